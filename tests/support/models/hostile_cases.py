@@ -266,7 +266,9 @@ BROKEN: dict[str, tuple[str, Build]] = {
         f"20 MB of {what}": ("more than 1,000,000 protobuf fields", build)
         for what, build in CROWDS.items()
     },
-    **{f"20 MB of {what}": ("over 4,194,304 whole", build) for what, build in LISTS.items()},
+    **{
+        f"20 MB of {what}": ("more than 4,194,304 integers", build) for what, build in LISTS.items()
+    },
     "a function that calls itself": ("themselves.*f::f0 calls f::f0", lambda: recursion("f0")),
     "a circle of functions": ("f::f0 calls f::f1 calls f::f0", lambda: recursion("f0", "f1")),
     "a size below 0": (r"negative size: \[-3, 1, 1\]", lambda: with_weight([-3, 1, 1], b"\0" * 12)),

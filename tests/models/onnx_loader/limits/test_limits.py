@@ -135,7 +135,7 @@ def test_fields_and_numbers_are_counted_exactly() -> None:
         return message(7, message(5, message(1, b"\x81\x01" * n)))
 
     check_wire(sizes(bounds.INTEGER_LIMIT))
-    with pytest.raises(ModelFileError, match="whole numbers"):
+    with pytest.raises(ModelFileError, match="integers, which is the limit"):
         check_wire(sizes(bounds.INTEGER_LIMIT + 1))
 
 
