@@ -237,7 +237,9 @@ def _not_copied(problem: ConvProblem) -> str | None:
     stored = problem.precision.stored
     read = (problem.c, problem.projected) if problem.projection else (problem.c,)
     if any(stored.pitch(channels) * stored.itemsize % 16 for channels in read):
-        return f"pixels of {min(read)} {stored.dtype} channels; supported: multiples of 16 bytes"
+        return (
+            f"pixels of {min(read)} {stored.dtype} channels; supported: sizes of 16, 32, ... bytes"
+        )
     if problem.window.is_pointwise and problem.projection is None:
         return None
     return windows_refusal(problem.window)

@@ -218,7 +218,7 @@ def resident_blocks(work: Work) -> int:
 
 
 def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants) -> float:
-    """Return the cycles in which one multiprocessor computes the products of `blocks` blocks."""
+    """Return how many cycles one multiprocessor needs for the products of `blocks` blocks."""
     if not blocks:
         return 0
     iterations = work.products / profile.products if profile.products else 0
@@ -231,7 +231,7 @@ def _wave(work: Work, profile: StaticProfile, blocks: int, constants: Constants)
 
 @cache
 def _iteration(kernel: Instantiation, blocks: int, idle_warps: float) -> float:
-    """Return the cycles in which all warps of one multiprocessor execute one iteration of the loop.
+    """Return how many cycles all warps of one multiprocessor need for one iteration of the loop.
 
     This is the longest of three times: the time in which the busiest scheduler issues its
     instructions, the time of the tensor cores, and the time of shared memory.

@@ -37,7 +37,8 @@ class Settings:
 
 
 class Work(Protocol):
-    """Decodes images and computes their scores. Servers call the two methods separately."""
+    """Decodes images, computes their scores and ranks the classes. Servers call the three methods
+    separately."""
 
     def decode(self, image: Image.Image | bytes, /) -> NDArray[np.uint8]:
         """Decode an image file. Return the model's input for this image."""

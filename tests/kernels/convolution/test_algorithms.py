@@ -120,7 +120,7 @@ def test_a_gpu_is_offered_only_what_its_tensor_cores_multiply() -> None:
         (
             TMA,
             replace(RESNET_STEM, precision=Precision.FP16),
-            "pixels of 3 float16 channels; supported: multiples of 16 bytes",
+            "pixels of 3 float16 channels; supported: sizes of 16, 32, ... bytes",
         ),
         (
             TMA,
