@@ -19,7 +19,7 @@ from loadtest.clock import Clock
 from loadtest.journal import INTERRUPTED, NOT_SENT, OK, TOO_LATE, Journal, Outcome
 
 Send = Callable[[int], Awaitable[Outcome]]
-"""Sends the n-th request and returns its outcome; never raises."""
+"""Sends the n-th request and returns its outcome. Never raises an exception."""
 
 # A load generator with a longer lag cannot keep the rate, and would run far beyond its duration.
 _MAX_LAG_S = 1.0

@@ -7,11 +7,11 @@ from math import inf, sqrt
 from loadtest.summary import Load, Summary
 
 PRECISION = 1.05
-"""The search ends when the lowest rate that failed is at most this many times the highest rate that
-held."""
+"""The search ends when the lowest rate above the limit is at most this many times the highest rate
+within the limit."""
 
 MAX_RATE = 1e6
-"""The highest rate tried, in requests per second. No load generator can send so many."""
+"""The highest rate that is tried, in requests per second. No load generator can send so many."""
 
 # The lowest rate tried, as a share of the first rate.
 _LEAST = 1 / 64

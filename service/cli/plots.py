@@ -9,7 +9,8 @@ from models import PlanReport, Timeline, how_to_install
 from service.settings import SettingsError
 
 _NAME = 32
-"""The most characters of a node's name in a plot, the same as in a table of 80 columns."""
+"""The largest number of characters of a node's name in a plot. It is the same as in a table of 80
+columns."""
 
 
 def shortened(name: str) -> str:

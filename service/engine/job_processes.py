@@ -81,7 +81,8 @@ _GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _log = logging.getLogger("convoy")
 
 Setup = tuple[Callable[[], Engine], Callable[[bytes], Undecoded]]
-"""Two picklable functions: one opens an engine; the other turns a file into an `Undecoded`."""
+"""Two picklable functions. The first opens an engine, and the second turns a file into an
+`Undecoded`."""
 
 
 class JobParent:

@@ -48,7 +48,7 @@ _MOST_EXP = 600.0
 RANKED = 5
 
 DEFAULT_THRESHOLD = 0.5
-"""The default threshold of a multi-label model: its answer has the labels with at least this
+"""The default threshold of a multi-label model. Its answer has the labels with at least this
 probability."""
 
 NOT_DECODED = -1

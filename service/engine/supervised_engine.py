@@ -101,7 +101,7 @@ class Jobs(Protocol):
     """The interface of processes that run batches (`service/engine/job_processes.py`)."""
 
     lost: int
-    """Counts the processes that were lost so far."""
+    """How many processes have been lost so far."""
 
     @property
     def ready(self) -> int:

@@ -33,4 +33,4 @@ class NotHereError(Exception):
 
 
 Sample = Callable[[], object]
-"""Decodes an image of the usual size; raises ServiceError if the limits do not allow the image."""
+"""Decodes an image of the usual size. Raises ServiceError if the limits do not allow the image."""

@@ -70,7 +70,7 @@ class ProvedModel:
 
 
 Stamp = Sequence[tuple[str, int, int, int]]
-"""Distinguishes the current files of a model from earlier ones."""
+"""The path, time, size and inode of each of a model's files. It changes when a file changes."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from service.engine.process_pool import LogSender, how_ended, log_again
 T = TypeVar("T")
 
 CAN_FORK = sys.platform == "linux"
-"""Whether processes can be forked: on other systems, system libraries do not work in a forked
-process."""
+"""Whether processes can be forked. On systems other than Linux, system libraries do not work in a
+forked process."""
 
 
 @unique

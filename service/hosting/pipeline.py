@@ -25,8 +25,8 @@ _MOST_UNRESIZED = 128
 _LEFT = (Kind.DECODED, Kind.JPEG)
 
 READ = Cost()
-"""The cost of any work for a pipeline's reader: one turn of its client, however long the work
-takes."""
+"""The cost of any work in the `reader` threads. All work costs the same when clients take turns,
+however long it takes."""
 
 
 @dataclass(eq=False, slots=True)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from service.hosting.finding import ModelFile, ReadModel
 
 Reads = Generator["Sequence[ModelFile] | ReadModel | ModelError", None, None]
-"""Yields the list of the models' files, then for each file the model, or the error that says why it
-cannot be read."""
+"""Yields the list of the models' files. Then yields, for each file, the model or the error that
+says why it cannot be read."""
 
 
 def begin_reading(settings: Settings, expectations: Sequence[str] | None) -> Reads:

@@ -26,7 +26,7 @@ _KEY = re.compile(r"/?(?!\.{1,2}$)[^/\0]{1,254}").fullmatch
 _NAME = re.compile(r"[^\0-\x1f]{1,256}").fullmatch
 
 MOST_REGIONS = 1024
-"""The most regions; each has an open file."""
+"""The largest number of regions. Each region has an open file."""
 
 _MOST_OFFSET = 2**62
 

@@ -44,7 +44,7 @@ MOST_FRAMES = 1024
 """The most frames that a clip may have, before frames are chosen for the model."""
 
 CLIP_TYPES = ("application/zip", *VIDEO_TYPES)
-"""The media types of clips that are not media types of images."""
+"""The media types of archives and videos, which only clips can have."""
 
 _HOW = (
     "send the frames of a clip as a form with several images, an animated GIF, WebP or PNG, a ZIP"

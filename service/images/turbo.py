@@ -16,11 +16,11 @@ from PIL import Image
 _library: Any = import_module("simplejpeg") if find_spec("simplejpeg") else None
 
 MOST_PIXELS = 2**20
-"""The most stored pixels of a JPEG that is decoded here. A larger JPEG would cost much more memory,
-or twice the time if the call fails near its end."""
+"""The largest number of pixels in a JPEG file that this module decodes. A larger JPEG would cost
+much more memory, or twice the time if the call fails near its end."""
 
 BYTES = 3
-"""The bytes per decoded pixel that are needed in addition to Pillow's."""
+"""The bytes per decoded pixel that this module needs in addition to Pillow's memory."""
 
 _MODES = {"YCbCr": "RGB", "Gray": "L"}
 _COLOURS = {"RGB": "RGB", "L": "GRAY"}
