@@ -51,8 +51,11 @@ Count = Callable[[Addresses, int, Access], int]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """Holds the recorded accesses of one instruction. `patterns` has the addresses of all lanes of
-    a warp, and how many times a warp accessed exactly these addresses."""
+    """Holds the recorded accesses of one instruction.
+
+    `patterns` has the addresses of all lanes of a warp, and how many times a warp accessed exactly
+    these addresses.
+    """
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
@@ -110,7 +113,7 @@ def wavefronts(addresses: Addresses, size: int, access: Access) -> int:
 
 def least_wavefronts(addresses: Addresses, size: int, access: Access) -> int:
     """Return the fewest wavefronts that could transfer the distinct bytes at `addresses`. A load of
-    16 bytes per lane needs at least 2."""
+    16 bytes per lane needs at least 2 wavefronts."""
     least = -(-_distinct(addresses) * size // ROW)
     return max(least, size // 8, 1) if access is Access.LOAD else max(least, 1)
 
@@ -140,8 +143,8 @@ def _distinct(addresses: Addresses) -> int:
 
 
 def _at_once(addresses: Sequence[int | None], size: int) -> int:
-    """Return the number of wavefronts for addresses that are accessed together: the largest number
-    of distinct words in one bank."""
+    """Return the number of wavefronts for addresses that are accessed together. It is the largest
+    number of distinct words in one bank."""
     words = {
         word
         for address in _present(addresses)

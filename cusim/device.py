@@ -62,8 +62,8 @@ from kernels.device.tensor_map import SWIZZLE_BYTES, TensorMap
 
 
 class Order(IntEnum):
-    """Lists the orders in which the simulator runs blocks and the threads of a block. No result may
-    depend on the order."""
+    """Lists the orders in which the simulator runs blocks and the threads of a block. A kernel's
+    result must not depend on the order."""
 
     FORWARD = 0
     REVERSED = 1
@@ -86,7 +86,7 @@ _MAX_CLUSTER_THREADS = 4096  # of which the simulator has the stacks
 
 @dataclass(frozen=True, slots=True)
 class CusimBuffer:
-    """Holds device memory; see kernels.device.device.Buffer."""
+    """A buffer in the simulator's memory; implements kernels.device.device.Buffer."""
 
     device: "CusimDevice"
     address: int
@@ -292,9 +292,12 @@ class CusimDevice:
         copies: list[CusimBuffer],
         ahead: bool,
     ) -> None:
-        """Begin a launch. If `ahead`, earlier launches have not run yet. On a GPU, loads through
-        `const T* __restrict__` may run before these launches and then read the old data. Therefore,
-        for each such pointer, pass the kernel a copy of the buffer's present contents."""
+        """Begin a launch. If `ahead` is true, earlier launches have not run yet.
+
+        On a GPU, loads through `const T* __restrict__` may run before those launches, and then read
+        the old data. Therefore each such pointer is replaced by a pointer to a copy of the buffer's
+        present contents.
+        """
         if ahead:
             unordered = self._unordered[kernel.function]
             arguments = [
@@ -306,8 +309,11 @@ class CusimDevice:
         self._ask(Request.BEGIN, head + self._how() + _passed(arguments))
 
     def _as_it_is(self, address: int, copies: list[CusimBuffer]) -> int:
-        """Copy the buffer that contains an address, and return the corresponding address in the
-        copy. If no kernel writes the buffer, return the address itself."""
+        """Copy the buffer that contains `address`, and return the corresponding address in the
+        copy.
+
+        If no kernel writes the buffer, return `address` itself.
+        """
         found = self._heap.buffer(address - self._process.base)
         if found is None or found[0] in self._constant:
             return address
@@ -337,7 +343,7 @@ class CusimDevice:
         offset = address - self._process.base
         if self._heap.buffer(offset, nbytes) is None:
             raise DeviceError(
-                f"a copy needs one buffer; {nbytes} bytes at {address:#x} do not lie in one buffer"
+                f"the {nbytes} bytes at {address:#x} that are copied must lie in one buffer"
             )
         return self._memory[offset : offset + nbytes]
 

@@ -23,8 +23,10 @@ class Heap:
         return self.total - sum(self._sizes.values())
 
     def allocate(self, nbytes: int) -> int | None:
-        """Allocate a buffer. Return its offset, an odd multiple of ALIGNMENT, or None if memory is
-        full."""
+        """Allocate a buffer, and return its offset, or None if memory is full.
+
+        The offset is a multiple of ALIGNMENT, but of no larger power of two.
+        """
         if nbytes > self.free:
             return None
         end = 0

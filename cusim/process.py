@@ -37,16 +37,17 @@ class Status(IntEnum):
 
 
 class RefusedError(Exception):
-    """Raised when the simulator refuses a request; contains the reason. The simulator keeps
+    """Raised when the simulator refuses a request. Contains the reason. The simulator keeps
     running."""
 
 
 class ProcessFault(Exception):  # noqa: N818  (a fault, as on a GPU)
-    """Raised when a fault in a kernel has ended the simulator; describes the fault."""
+    """Raised when a fault in a kernel has ended the simulator. Describes the fault."""
 
 
 class Process:
-    """Runs a simulated GPU in a process. After a fault, every call raises the same fault again."""
+    """Runs a simulated GPU in a separate process. After a fault, every call raises the same fault
+    again."""
 
     def __init__(self, build: Build, memory_bytes: int) -> None:
         ours, theirs = socket.socketpair()
@@ -110,7 +111,7 @@ class Process:
         return b"".join(parts)
 
     def _die(self) -> None:
-        """Raise ProcessFault after the process has ended without an answer.
+        """Raise ProcessFault, because the process has ended without an answer.
 
         The message is the text on the process's standard error, such as a sanitizer's report. If
         there is no text, the message is the exit status.
@@ -132,8 +133,8 @@ _CODE_ADDRESS = re.compile(r" \[(.+)\+(0x[0-9a-f]+)\]$")
 
 
 def _with_line(fault: str) -> str:
-    """Return the text of a fault. If the text ends with an address in a library, replace this
-    address by the file and the line of the source."""
+    """Return the text of a fault. If the text ends with an address in a library, the address is
+    replaced by the source file and line."""
     found = _CODE_ADDRESS.search(fault)
     if found is None:
         return fault

@@ -1,14 +1,14 @@
-"""Runs kernels in the simulator, and prints what the memory accesses of each source line would cost
-on a GPU.
+"""Runs kernels in the simulator, and prints the cost of each line's memory accesses on a GPU.
 
-python -m cusim.profile                          lists the choices
-python -m cusim.profile "direct 64x64x16"        prints a table of a choice's lines
-python -m cusim.profile "direct 64x64x16" 149    also prints the banks of each lane at line 149
-python -m cusim.profile --write                  replaces the committed tables
+    python -m cusim.profile                           lists the choices
+    python -m cusim.profile "direct 64x64x16"         prints a table of a choice's lines
+    python -m cusim.profile "direct 64x64x16" 149     also prints the banks of each lane at line 149
+    python -m cusim.profile --write                   replaces the committed tables
 
-A change of the kernels changes the committed tables. Check the difference and commit it.
-accesses.tsv has the wavefronts and sectors of each line. kernels/tuning/load_wavefronts.tsv has
-each kernel's mean wavefronts per load, which the cost model reads.
+A choice is an algorithm with its configuration. If kernels change, replace the committed tables,
+review the difference and commit it. accesses.tsv has the wavefronts and sectors of each line.
+kernels/tuning/load_wavefronts.tsv has each kernel's mean wavefronts per load, which the cost model
+reads.
 """
 
 import argparse
@@ -48,7 +48,7 @@ WANTED: tuple[tuple[ConvProblem, tuple[str, ...]], ...] = (
     (replace(_THREE, precision=Precision.FP16), ("tensor",)),
     (replace(_THREE, precision=Precision.INT8), ("integer",)),
 )
-"""Problems that fill every tile, and the beginnings of the names of the choices to profile."""
+"""Convolutions that fill every tile, each with prefixes of the names of the choices to profile."""
 
 Lines = dict[str, str]  # place and access → executed, needed, least
 Accesses = dict[str, Lines]  # choice → its lines
@@ -56,8 +56,11 @@ Accesses = dict[str, Lines]  # choice → its lines
 
 def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
     """Return the convolutions to profile, by name. Each convolution has a problem, and an algorithm
-    with its configuration. Configurations with split sums or clusters are left out, because a
-    profile does not distinguish thread blocks."""
+    with its configuration.
+
+    Configurations with split sums or clusters are left out, because a profile does not distinguish
+    thread blocks.
+    """
     return {
         str(choice): (problem, choice)
         for problem, beginnings in WANTED
@@ -68,7 +71,7 @@ def profiled() -> dict[str, tuple[ConvProblem, ConvChoice]]:
 
 
 def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
-    """Return the kernel of a choice. The choice must launch only one kernel."""
+    """Return the only kernel that a choice launches."""
     (launch,) = measured_launches(problem, choice)
     return launch.instantiation
 
@@ -76,8 +79,7 @@ def kernel_of(problem: ConvProblem, choice: ConvChoice) -> Instantiation:
 def profile(
     problem: ConvProblem, choice: ConvChoice, opened: Callable[[], CusimDevice] | None = None
 ) -> list[Instruction]:
-    """Run a convolution with one algorithm and configuration, and return its instructions that
-    access memory.
+    """Run a convolution with one algorithm and configuration, and return its memory instructions.
 
     Raises WrongResultError if the result is wrong.
     """
@@ -109,8 +111,8 @@ def accesses_of(names: Iterable[str]) -> Accesses:
 
 
 def load_wavefronts(accesses: Accesses) -> str:
-    """Return the text of kernels/tuning/load_wavefronts.tsv: the mean number of wavefronts that
-    each kernel's loads of 16 bytes from shared memory need."""
+    """Return the text of kernels/tuning/load_wavefronts.tsv. It has the mean number of wavefronts
+    that each kernel's loads of 16 bytes from shared memory need."""
     every = profiled()
     found = {
         name_of(commonest(kernel_of(*every[name]))): _load_wavefronts(lines)
@@ -171,8 +173,8 @@ def table(title: str, found: Sequence[Instruction]) -> Table:
 
 
 def lost(instruction: Instruction) -> float:
-    """Return how many wavefronts or sectors an instruction needed beyond the least possible number,
-    summed over all executions."""
+    """Return the number of wavefronts or sectors beyond the least possible number, summed over all
+    executions of an instruction."""
     return instruction.executed * (instruction.needed - instruction.least)
 
 

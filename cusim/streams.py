@@ -28,7 +28,7 @@ OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
 
 @dataclass(slots=True)
 class PendingLaunch:
-    """A launch that has not run yet. If `early`, the launch may begin before the previous launch
+    """A launch that has not run yet. If `early` is true, it may begin before the previous launch
     has run."""
 
     begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
@@ -46,7 +46,7 @@ class PendingLaunch:
 
 
 class Queues:
-    """Holds the state that all streams of a device share."""
+    """Holds the streams of a device and the state that they share."""
 
     def __init__(self, pick: Pick = min) -> None:
         self.lock = Lock()  # one thread works at a time
@@ -78,13 +78,13 @@ class Mark:
         self.seconds = time.perf_counter()
 
     def bring_about(self) -> None:
-        """Do all work of the stream that precedes the event."""
+        """Run all work of the stream that precedes the event."""
         while self.seconds is None:
             self.stream.next()
 
 
 class CusimStream:
-    """A queue of work; see kernels.device.device.Stream."""
+    """A queue of work; implements kernels.device.device.Stream."""
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
@@ -107,7 +107,7 @@ class CusimStream:
                 self.next()
 
     def next(self) -> None:
-        """Do the first pending work. If this work is a launch, first begin the launches that may
+        """Run the first pending work. If this work is a launch, first begin the launches that may
         overlap with it."""
         work = self._work.popleft()
         if isinstance(work, PendingLaunch):
@@ -132,7 +132,7 @@ class CusimStream:
 
 
 class CusimEvent:
-    """A point in a stream; see kernels.device.device.Event."""
+    """A point in a stream; implements kernels.device.device.Event."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
@@ -163,7 +163,7 @@ class Node:
 
 
 class CusimGraph:
-    """A graph of captured work; see kernels.device.device.Graph."""
+    """A graph of captured work; implements kernels.device.device.Graph."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -205,6 +205,7 @@ class CusimGraph:
 @contextmanager
 def capture(stream: Stream) -> Iterator[CusimGraph]:
     """Within the `with` block, record the stream's work into a graph instead of the stream's queue.
+
     Raises DeviceError if the stream does not wait for the end of a branch.
     """
     captured = own_stream(stream)

@@ -78,9 +78,9 @@ def test_freed_memory_can_be_had_again_and_counts_as_free() -> None:
 def test_a_copy_beyond_a_buffer_is_refused(device: CusimDevice) -> None:
     stream, buffer = device.stream(), device.allocate(8)
     for address in (buffer.address + 4, buffer.address - 4, 0):
-        with pytest.raises(DeviceError, match="do not lie in one buffer"):
+        with pytest.raises(DeviceError, match="must lie in one buffer"):
             device.upload(address, np.zeros(2, np.float32), stream)
-        with pytest.raises(DeviceError, match="do not lie in one buffer"):
+        with pytest.raises(DeviceError, match="must lie in one buffer"):
             device.fill(address, 8, 0, stream)
     buffer.free()
 
