@@ -54,5 +54,5 @@ def _obstacle(view: GraphView, part: str, concat: Concat) -> str | None:
     if not isinstance(before, Conv | Gemm | ScaleShift | Normalise | Binary):
         return f"{part} is not computed by a node that takes an activation"
     if before.activation is not None:
-        return f"{before.name} ends in {before.activation} already"
+        return f"{before.name} already has the activation {before.activation}"
     return view.tie(part, concat)

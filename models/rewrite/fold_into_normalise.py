@@ -31,7 +31,7 @@ def fold_into_normalise(view: GraphView, node: Node) -> Outcome:
     if not isinstance(before, Normalise) or view.shape(x) != view.shape(node.output):
         return None
     if before.activation is not None:
-        return Refusal(f"{before.name} ends in {before.activation}")
+        return Refusal(f"{before.name} has the activation {before.activation}")
     scale, shift = weight64(view, before.scale), weight64(view, before.shift)
     folded = scale * s, shift * s + t
     if any(_axes(weight.shape) > 1 for weight in folded):

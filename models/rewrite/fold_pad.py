@@ -2,9 +2,9 @@
 
     conv(pad(x)) = conv(x) with larger padding; the same is true for some pools
 
-The number with which the Pad pads must suit the reader. A Conv and an average pool need 0. The
-average pool then counts its padding as zeros. A maximum pool ignores its padding, so it needs -inf,
-or 0 if x is never negative. If other nodes read the padded tensor, the Pad is kept for them.
+The value of the padding must suit the Conv or Pool. A Conv and an average pool need 0. The average
+pool then counts its padding as zeros. A maximum pool ignores its padding, so it needs -inf, or 0 if
+x is never negative. If other nodes read the padded tensor, the Pad is kept for them.
 
 The rule does not apply if channels are padded. It also does not apply to an average pool with
 padding that it does not count, or to a maximum pool with zeros if a window may lie entirely in the
@@ -66,7 +66,7 @@ def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
     if pad.value <= _LOWEST:
         return None
     if pad.value != 0:
-        return f"{pad.name} pads with {pad.value:g}, but a maximum ignores padding"
+        return f"{pad.name} pads with {pad.value:g}, but a maximum pool ignores padding"
     if not is_nonnegative(view, pad.x):
         return f"{pad.x} may be negative, so the zeros of {pad.name} may be the maximum"
     for axis, size in enumerate(window.input):
@@ -81,7 +81,7 @@ def _obstacle_to_max(view: GraphView, pad: Pad, window: Window) -> str | None:
 def _obstacle_to_average(pad: Pad, pool: Pool) -> str | None:
     window = pool.problem.window
     if pad.value != 0:
-        return f"{pad.name} pads with {pad.value:g}, but an average pads with 0"
+        return f"{pad.name} pads with {pad.value:g}, but an average pool pads with 0"
     if pool.problem.kind is PoolKind.AVERAGE and any(window.pads_begin + window.pads_end):
         return f"{pool.name} counts the zeros of {pad.name}, but not its own padding"
     return None

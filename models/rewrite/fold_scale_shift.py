@@ -24,12 +24,12 @@ def fold_scale_shift(view: GraphView, node: Node) -> Outcome:
     if not isinstance(before, Conv | Gemm):
         return None
     if before.activation is not None:
-        return Refusal(f"{before.name} ends in {before.activation}")
+        return Refusal(f"{before.name} has the activation {before.activation}")
     if isinstance(before, Conv) and before.residual is not None:
-        return Refusal(f"{before.name} adds {before.residual}, which is scaled too")
+        return Refusal(f"{before.name} adds {before.residual} before the scaling")
     if isinstance(before, Gemm) and len(view.shape(node.x)) != 1:
         return Refusal(
-            f"{before.name} works along the last axis, but the scaling works along the first"
+            f"{before.name} has outputs along the last axis, but the scale is along the first"
         )
     if tie := view.tie(before.output, node):
         return Refusal(tie)

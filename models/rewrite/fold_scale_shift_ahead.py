@@ -25,13 +25,13 @@ def fold_scale_shift_ahead(view: GraphView, node: Node) -> Outcome:
     if not isinstance(before, ScaleShift):
         return None
     if before.activation is not None:
-        return Refusal(f"{before.name} ends in {before.activation}")
+        return Refusal(f"{before.name} has the activation {before.activation}")
     if tie := view.tie(before.output, node):
         return Refusal(tie)
     s, t = weight64(view, before.scale), weight64(view, before.shift)
     if isinstance(node, Gemm) and len(view.shape(node.x)) != 1:
         return Refusal(
-            f"{node.name} works along the last axis, but the scaling works along the first"
+            f"{node.name} has inputs along the last axis, but the scale is along the first"
         )
     if isinstance(node, Conv) and _pads(node) and np.any(t):
         return Refusal(f"{node.name} pads with zeros, which {before.name} does not shift")

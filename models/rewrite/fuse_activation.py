@@ -20,7 +20,7 @@ def fuse_activation(view: GraphView, node: Node) -> Outcome:
     if not isinstance(before, Conv | Gemm | ScaleShift | Normalise | Binary):
         return None
     if before.activation is not None:
-        return Refusal(f"{before.name} ends in {before.activation} already")
+        return Refusal(f"{before.name} already has the activation {before.activation}")
     if tie := view.tie(before.output, node):
         return Refusal(tie)
     return Rewrite(nodes=(replace(before, output=node.output, activation=node.activation),))

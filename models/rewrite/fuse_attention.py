@@ -222,8 +222,8 @@ class _Made:
         return new
 
     def unscaled(self, name: str, found: _Scores) -> str:
-        """Return a query or key tensor without its multiplications by numbers. The scale of the
-        scores `found` is multiplied by these numbers instead."""
+        """Return a query or key tensor without its multiplications by numbers. Multiply the scale
+        of `found` by these numbers instead."""
         writer = self.view.producer(name)
         if (number := _number(self.view, writer)) is not None:
             found.scale *= number[1]

@@ -19,15 +19,15 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def fuse_residual(view: GraphView, node: Node) -> Outcome:
-    """Return a rewrite in which a Conv that computes an operand of the addition `node` adds the
-    other operand."""
+    """Return a rewrite that fuses the addition `node` into the Conv that computes one of its
+    operands."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.ADD:
         return None
     convs = [conv for conv in map(view.producer, (node.a, node.b)) if isinstance(conv, Conv)]
     if not convs or view.weight(node.a) is not None or view.weight(node.b) is not None:
         return None
     if view.shape(node.a) != view.shape(node.b):
-        return Refusal(f"{node.a} and {node.b} differ in shape: the sum broadcasts")
+        return Refusal(f"{node.a} and {node.b} differ in shape, so the sum broadcasts")
     obstacles = [_obstacle(view, conv, node) for conv in convs]
     able = [conv for conv, obstacle in zip(convs, obstacles, strict=True) if obstacle is None]
     if not able:
@@ -42,9 +42,9 @@ def fuse_residual(view: GraphView, node: Node) -> Outcome:
 
 def _obstacle(view: GraphView, conv: Conv, add: Node) -> str | None:
     if conv.problem.precision is Precision.INT8:
-        return f"{conv.name} rounds to bytes"
+        return f"{conv.name} rounds its result to bytes"
     if conv.activation is not None:
-        return f"{conv.name} ends in {conv.activation}"
+        return f"{conv.name} has the activation {conv.activation}"
     if conv.residual is not None:
-        return f"{conv.name} adds {conv.residual} already"
+        return f"{conv.name} already adds {conv.residual}"
     return view.tie(conv.output, add)

@@ -1,6 +1,6 @@
-"""Replaces several nodes that only reorder whole pixels by one gather.
+"""Merges several nodes that only reorder whole pixels into one gather.
 
-    y[c, q] = x[c, p(q)]   p is a table of pixel indices
+    y[c, q] = x[c, p(q)]        p is a table of pixel indices
 
 Swin and MobileViT roll an image, cut it into windows or patches, and join these again. Their
 Slices, Concats, Transposes and Reshapes copy the image several times. A Resample node that reads
@@ -24,7 +24,7 @@ from models.rewrite.folding import weight_of
 from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 Places = NDArray[np.int64]
-"""For each pixel of a value, the index of the equal pixel in another value."""
+"""For each pixel of a tensor, the index of the same pixel in another tensor."""
 
 _MOST_PIXELS, _MOST_NUMBERS = 2**14, 2**21
 """The limits on the size of an image whose moves are examined: 128 × 128 pixels of 128 channels."""
@@ -54,7 +54,7 @@ class Moved:
 
 
 def gather_pixels(view: GraphView, node: Node) -> Outcome:
-    """Return a rewrite that replaces several nodes that reorder pixels by one gather. `node` is the
+    """Return a rewrite that merges several nodes that reorder pixels into one gather. `node` is the
     last of these nodes."""
     if not isinstance(node, Concat | Resample | Reshape | Transpose):
         return None

@@ -36,8 +36,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def integer_conv(view: GraphView, node: Node) -> Outcome:
-    """Return a rewrite that replaces a Conv or Gemm and the Quantize `node` that reads its result
-    by one operation on bytes."""
+    """Return a rewrite that merges the Quantize `node` and the Conv or Gemm before it into one
+    operation on bytes."""
     if not quantizes(node, view):
         return None
     product = view.producer(node.x)
@@ -120,7 +120,7 @@ def behind(view: GraphView, name: str) -> str | None:
 
 def _obstacle(view: GraphView, product: Conv | Gemm, grid: Grid, x: str, y: str) -> str | None:
     if not clamps(product.activation):
-        return f"{product.name} ends in {product.activation}"
+        return f"{product.name} has the activation {product.activation}, which does more than clamp"
     if isinstance(product, Gemm) and len(view.shape(product.x)) != 1:
         return f"{product.name} has several rows per image"
     bias, bias_grid = None, None

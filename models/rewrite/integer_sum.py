@@ -29,7 +29,9 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
     if add.op is not BinaryOp.ADD:
         return Refusal(f"{add.name} computes {add.op.value} in float")
     if not clamps(add.activation):
-        return Refusal(f"{add.name} ends in {add.activation}")
+        return Refusal(
+            f"{add.name} has the activation {add.activation}, which does more than clamp"
+        )
     if tie := view.tie(add.output, node):
         return Refusal(tie)
     operands = [
@@ -39,7 +41,7 @@ def integer_sum(view: GraphView, node: Node) -> Outcome:
     if a is None or b is None:
         return Refusal(f"{add.b if a else add.a}, which {add.name} adds, is not quantized")
     if view.shape(a) != view.shape(b):
-        return Refusal(f"{a} and {b} differ in shape: the sum broadcasts")
+        return Refusal(f"{a} and {b} differ in shape, so the sum broadcasts")
     able = [
         conv
         for bytes_, floats in ((a, add.a), (b, add.b))

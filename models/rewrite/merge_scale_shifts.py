@@ -17,7 +17,7 @@ def merge_scale_shifts(view: GraphView, node: Node) -> Outcome:
     if not isinstance(first, ScaleShift):
         return None
     if first.activation is not None:
-        return Refusal(f"{first.name} ends in {first.activation}")
+        return Refusal(f"{first.name} has the activation {first.activation}")
     if tie := view.tie(first.output, node):
         return Refusal(tie)
     s1, t1 = weight64(view, first.scale), weight64(view, first.shift)

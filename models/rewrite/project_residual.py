@@ -21,8 +21,8 @@ from models.rewrite.rule import GraphView, Outcome, Refusal, Rewrite
 
 
 def project_residual(view: GraphView, node: Node) -> Outcome:
-    """Return a rewrite that merges the 1×1 Conv that computes the residual of the Conv `node` into
-    `node`."""
+    """Return a rewrite that merges two Convs: the Conv `node`, and the 1×1 Conv that computes its
+    residual."""
     if not isinstance(node, Conv) or node.residual is None or node.problem.projection:
         return None
     shortcut, precision = view.producer(node.residual), node.problem.precision
@@ -50,13 +50,13 @@ def _obstacle(view: GraphView, conv: Conv, shortcut: Conv) -> str | None:
     for member in (conv, shortcut):
         window, groups = member.problem.window, member.problem.groups
         if window.kernel_volume > 1 or groups > 1:
-            return f"{member.name} is not 1×1 in one group"
+            return f"{member.name} is not a 1×1 convolution with one group"
     if any(shortcut.problem.window.pads_begin + shortcut.problem.window.pads_end):
-        return f"{shortcut.name} pads"
+        return f"{shortcut.name} has padding"
     if shortcut.activation is not None:
-        return f"{shortcut.name} ends in {shortcut.activation}"
+        return f"{shortcut.name} has the activation {shortcut.activation}"
     if shortcut.residual is not None:
-        return f"{shortcut.name} adds {shortcut.residual} already"
+        return f"{shortcut.name} already adds {shortcut.residual}"
     if shortcut.problem.precision is not conv.problem.precision:
         return f"{shortcut.name} is computed in {shortcut.problem.precision.value}"
     return view.tie(shortcut.output, conv)

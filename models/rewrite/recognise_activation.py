@@ -29,8 +29,8 @@ _HARD_SIGMOID = Activation(ActivationKind.HARD_SIGMOID, 1 / 6, 1 / 2)
 
 
 def recognise_activation(view: GraphView, node: Node) -> Outcome:
-    """Return a rewrite that replaces an activation that is written as several nodes by one
-    Activate. `node` is the last Mul or Div of the activation."""
+    """Return a rewrite that merges the nodes of an exported activation into one Activate. `node` is
+    the last Mul or Div of the activation."""
     if not isinstance(node, Binary) or node.activation is not None:
         return None
     product = _product(view, node)

@@ -18,8 +18,8 @@ from models.rewrite.rule import GraphView, Outcome, Rewrite
 
 
 def recognise_normalisation(view: GraphView, node: Node) -> Outcome:
-    """Return a rewrite that replaces a normalisation that is written as several nodes by one
-    Normalise. `node` is the division at the end of the normalisation."""
+    """Return a rewrite that merges the nodes of an exported normalisation into one Normalise.
+    `node` is the division at the end of the normalisation."""
     if not isinstance(node, Binary) or node.op is not BinaryOp.DIV or node.activation is not None:
         return None
     centred, root = view.producer(node.a), view.producer(node.b)

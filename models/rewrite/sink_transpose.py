@@ -237,8 +237,8 @@ def _order_seen(view: GraphView, node: Node) -> _Order | None:
 
 
 def _can_follow(view: GraphView, node: Node, name: str, order: _Order) -> bool:
-    """Return whether the operand `name`, which no Transpose computes, can be converted to the axes
-    that the transposed operands of `node` had before their Transposes."""
+    """Return whether the operand `name` of `node` can be converted to the axes before the
+    Transposes, as `order` describes them. No Transpose computes this operand."""
     if len(view.shape(name)) != len(order.axes):
         return False
     if isinstance(view.producer(name), Constant):

@@ -39,8 +39,8 @@ def _brought_back(view: GraphView, name: str) -> Moved | None:
 
 
 def _moved_there(view: GraphView, node: Node, x: str, moved: Moved) -> str | None:
-    """Return the name of a tensor with the pixels of x in the order from which `moved` restores the
-    original order. Return None if no node before `node` computes such a tensor."""
+    """Return the name of a tensor that has the pixels of x in another order, and from which `moved`
+    restores the original order. Return None if no node before `node` computes such a tensor."""
     for name in _gathers(view, x):
         other, writer = moved_pixels(view, name), view.producer(name)
         is_ahead = writer is not None and view.precedes(writer, node)

@@ -36,7 +36,7 @@ def test_an_activation_of_a_concat_stays_where_a_part_cannot_take_it() -> None:
     ("part", "outputs", "reason"),
     [
         ("p", ("y",), "p is not computed by a node that takes an activation"),
-        ("d", ("y",), "conv_d ends in Sigmoid already"),
+        ("d", ("y",), "conv_d already has the activation Sigmoid"),
         ("e", ("y", "e"), "e is an output of the network"),
         ("e", ("y", "k"), "k is an output of the network"),
     ],

@@ -34,7 +34,9 @@ def test_what_follows_an_activation_is_not() -> None:
     b.scale_shift("y", normalised(b, activation=RELU))
     result = rewritten(b.build("y"), rounds=True)
     assert kinds(result) == ["Normalise", "ScaleShift"]
-    assert refusals(result, "fold_into_normalise") == {"scaleshift_y": "normalise_n ends in Relu"}
+    assert refusals(result, "fold_into_normalise") == {
+        "scaleshift_y": "normalise_n has the activation Relu"
+    }
 
 
 def test_a_value_that_others_read_stays() -> None:

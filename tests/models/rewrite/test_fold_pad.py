@@ -109,8 +109,8 @@ def refused_pad(case: str) -> GraphBuilder:
         ("channels", "pad_p pads channels too"),
         ("channels at the end", "pad_p pads channels too"),
         ("conv of ones", "pad_p pads with 1, but a Conv pads with 0"),
-        ("maximum of ones", "pad_p pads with 1, but a maximum ignores padding"),
-        ("average of ones", "pad_p pads with 1, but an average pads with 0"),
+        ("maximum of ones", "pad_p pads with 1, but a maximum pool ignores padding"),
+        ("average of ones", "pad_p pads with 1, but an average pool pads with 0"),
         (
             "maximum of anything",
             "x may be negative, so the zeros of pad_p may be the maximum",

@@ -71,8 +71,8 @@ def refused_fold(case: str) -> GraphBuilder:
 @pytest.mark.parametrize(
     ("case", "outputs", "reason"),
     [
-        ("activation", ("y",), "conv_c ends in Relu"),
-        ("residual", ("y",), "conv_c adds x, which is scaled too"),
+        ("activation", ("y",), "conv_c has the activation Relu"),
+        ("residual", ("y",), "conv_c adds x before the scaling"),
         ("output", ("y", "c"), "c is an output of the network"),
         ("read", ("y", "p"), "c is also read by transpose_p"),
     ],
@@ -90,5 +90,5 @@ def test_one_along_another_axis_than_the_gemms_stays() -> None:
     b.scale_shift("y", b.gemm("g", "x"))
     result = rewritten(b.build("y"))
     assert refusals(result, "fold_scale_shift") == {
-        "scaleshift_y": "gemm_g works along the last axis, but the scaling works along the first"
+        "scaleshift_y": "gemm_g has outputs along the last axis, but the scale is along the first"
     }

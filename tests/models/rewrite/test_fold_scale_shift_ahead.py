@@ -44,13 +44,13 @@ def refused_ahead(case: str) -> GraphBuilder:
     ("case", "outputs", "node", "reason"),
     [
         ("padding", ("y",), "conv_y", "conv_y pads with zeros, which scaleshift_n does not shift"),
-        ("activation", ("y",), "conv_y", "scaleshift_n ends in Relu"),
+        ("activation", ("y",), "conv_y", "scaleshift_n has the activation Relu"),
         ("read", ("y", "p"), "conv_y", "n is also read by transpose_p"),
         (
             "gemm",
             ("y",),
             "gemm_y",
-            "gemm_y works along the last axis, but the scaling works along the first",
+            "gemm_y has inputs along the last axis, but the scale is along the first",
         ),
     ],
 )

@@ -48,7 +48,9 @@ def test_a_second_activation_stays() -> None:
     b = GraphBuilder(x=SHAPE)
     b.activate("y", b.conv("c", "x", activation=SIGMOID), RELU6)
     result = rewritten(b.build("y"))
-    assert refusals(result, "fuse_activation") == {"activate_y": "conv_c ends in Sigmoid already"}
+    assert refusals(result, "fuse_activation") == {
+        "activate_y": "conv_c already has the activation Sigmoid"
+    }
 
 
 def test_an_activation_of_a_value_that_others_read_stays() -> None:

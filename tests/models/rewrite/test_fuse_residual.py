@@ -71,8 +71,8 @@ def test_a_sum_of_3d_convs_ends_in_one() -> None:
 @pytest.mark.parametrize(
     ("options", "outputs", "reason"),
     [
-        ({"activation": RELU}, ("y",), "conv_c ends in Relu"),
-        ({"residual": "x"}, ("y",), "conv_c adds x already"),
+        ({"activation": RELU}, ("y",), "conv_c has the activation Relu"),
+        ({"residual": "x"}, ("y",), "conv_c already adds x"),
         ({}, ("y", "c"), "c is an output of the network"),
         ({}, ("y", "t"), "c is also read by transpose_t"),
     ],
@@ -99,7 +99,7 @@ def test_a_sum_that_broadcasts_stays() -> None:
     b = GraphBuilder(x=SHAPE, z=(8, 1, 1))
     b.binary("y", ADD, b.conv("c", "x"), "z")
     assert refusals(rewritten(b.build("y")), "fuse_residual") == {
-        "binary_y": "c and z differ in shape: the sum broadcasts"
+        "binary_y": "c and z differ in shape, so the sum broadcasts"
     }
 
 

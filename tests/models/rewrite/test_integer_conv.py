@@ -61,7 +61,7 @@ def test_a_fully_connected_layer_of_several_rows_an_image_stays_in_float() -> No
     ("change", "reason"),
     [
         ("weights", "the filter of conv_c, is not quantized"),
-        ("activation", "conv_c ends in Tanh"),
+        ("activation", "conv_c has the activation Tanh, which does more than clamp"),
         ("reader", "c is also read by"),
         ("input", "x, which conv_c reads, is not quantized"),
         ("bias", "exceeds 32 bits"),

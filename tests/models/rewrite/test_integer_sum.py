@@ -46,10 +46,10 @@ def test_a_sum_that_no_convolution_takes_adds_bytes() -> None:
     ("change", "reason"),
     [
         ("product", "binary_s computes Mul in float"),
-        ("activation", "binary_s ends in Tanh"),
+        ("activation", "binary_s has the activation Tanh, which does more than clamp"),
         ("reader", "s is also read by binary_both"),
         ("float", "x, which binary_s adds, is not quantized"),
-        ("broadcast", "differ in shape: the sum broadcasts"),
+        ("broadcast", "differ in shape, so the sum broadcasts"),
     ],
 )
 def test_another_sum_stays_in_float_and_says_why(change: str, reason: str) -> None:

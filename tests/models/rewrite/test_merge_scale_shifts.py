@@ -23,4 +23,6 @@ def test_two_with_an_activation_between_stay_two() -> None:
     b.scale_shift("y", b.scale_shift("n", "x", RELU))
     result = rewritten(b.build("y"))
     assert kinds(result) == ["ScaleShift", "ScaleShift"]
-    assert refusals(result, "merge_scale_shifts") == {"scaleshift_y": "scaleshift_n ends in Relu"}
+    assert refusals(result, "merge_scale_shifts") == {
+        "scaleshift_y": "scaleshift_n has the activation Relu"
+    }

@@ -78,12 +78,12 @@ def test_a_plan_never_writes_over_what_is_projected() -> None:
 @pytest.mark.parametrize(
     ("shortcut", "conv", "reason"),
     [
-        ({"kernel": 3}, {}, "conv_shortcut is not 1×1 in one group"),
-        ({}, {"kernel": 3}, "conv_y is not 1×1 in one group"),
-        ({"groups": 2}, {}, "conv_shortcut is not 1×1 in one group"),
-        ({"activation": RELU}, {}, "conv_shortcut ends in Relu"),
-        ({"residual": "x"}, {}, "conv_shortcut adds x already"),
-        ({"pad": 1, "kernel": 1}, {}, "conv_shortcut pads"),
+        ({"kernel": 3}, {}, "conv_shortcut is not a 1×1 convolution with one group"),
+        ({}, {"kernel": 3}, "conv_y is not a 1×1 convolution with one group"),
+        ({"groups": 2}, {}, "conv_shortcut is not a 1×1 convolution with one group"),
+        ({"activation": RELU}, {}, "conv_shortcut has the activation Relu"),
+        ({"residual": "x"}, {}, "conv_shortcut already adds x"),
+        ({"pad": 1, "kernel": 1}, {}, "conv_shortcut has padding"),
     ],
     ids=["3x3", "to 3x3", "groups", "activation", "residual", "padding"],
 )
