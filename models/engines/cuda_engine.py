@@ -217,7 +217,7 @@ class CudaEngine:
                     self._upload(plan)
                     self._launch_side_by_side(plan)
             except DeviceError as error:
-                what = f"the launches of {self._name} at N = {n} cannot be captured in a CUDA graph"
+                what = f"{self._name} at batch size {n} cannot be captured in a CUDA graph"
                 raise _failure(error, what) from error
             results = self._results[: plan.output_bytes].view(np.float32)
             self._replays[key] = Replay(graph, self._stream, places, results.reshape(n, -1), put)
@@ -270,9 +270,7 @@ class CudaEngine:
         try:
             times_us = 1e3 * np.median([self._times_ms(plan, graph) for _ in range(runs)], axis=0)
         except DeviceError as error:
-            raise _failure(
-                error, f"the times of {self._name} at N = {n} were not measured"
-            ) from error
+            raise _failure(error, f"{self._name} at batch size {n} could not be timed") from error
         replay_us, *between = times_us.tolist()
         spans = zip(between[::2], between[1::2], strict=True)
         launches = zip(plan.steps, spans, plan.after, strict=True)
@@ -349,7 +347,7 @@ class CudaEngine:
                 self._stream.synchronize()
             except DeviceError as error:
                 what = f"step {step.name} ({step.launch.instantiation}) of {self._name} failed"
-                where = f"at N = {plan.n} on {self._device.name}"
+                where = f"at batch size {plan.n} on {self._device.name}"
                 raise _failure(error, f"{what} {where}") from error
 
     # --- before the first request ---

@@ -96,7 +96,8 @@ class Engine(Protocol):
 
     @property
     def on_cpu(self) -> bool:
-        """Return whether the engine and image decoding compete for this machine's CPU."""
+        """Return whether the engine runs on this machine's CPU, and so competes with image
+        decoding."""
 
     def warm_up(self) -> "Engine":
         """Prepare the engine for its first request, and return the engine to use from now on.

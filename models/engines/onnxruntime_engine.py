@@ -248,7 +248,8 @@ class OnnxRuntimeEngine:
         """Choose how threads divide the work of a batch, and check the scores with `prove`.
 
         All threads can share each image, one thread can run each batch, or each thread can run
-        different images. Times are measured unless the constructor got the choice.
+        different images. The times of these choices are measured, unless the constructor got the
+        choice.
         """
         single, self._single = self._single, None
         if single is not None:

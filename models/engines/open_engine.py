@@ -215,11 +215,11 @@ def _why_on_cpu(classifier: Classifier, choice: DeviceChoice) -> str | None:
     if choice.kind is DeviceKind.CUDA:
         raise NoKernelsError(f"{classifier.name}: {classifier.network.no_kernels}")
     _log.warning(
-        "%s: none of the model runs on Convoy's kernels; ONNX Runtime runs its original nodes on"
+        "%s: Convoy's kernels cannot run this model; ONNX Runtime runs its original nodes on"
         " the CPU, one image at a time",
         classifier.name,
     )
-    return "none of the model runs on Convoy's kernels"
+    return "Convoy's kernels cannot run this model"
 
 
 def check_architecture(gpu: Device, precision: Precision) -> None:

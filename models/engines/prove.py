@@ -89,10 +89,10 @@ def prove(
         flaw = next(filter(None, (_flaw(engine, *batch, allowed, whose) for batch in batches)), "")
         if flaw and n == 1:
             what = f"the self-test of {classifier.name} on {engine.device}"
-            raise EngineError(f"{what} fails at N = 1: {flaw}")
+            raise EngineError(f"{what} fails at batch size 1: {flaw}")
         if flaw:
             what = f"{classifier.name} on {engine.device} runs one image at a time"
-            _log.warning("%s: at N = %d, %s", what, n, flaw)
+            _log.warning("%s: at batch size %d, %s", what, n, flaw)
             return 1
     if engine.max_batch > 1 and relative_error(np.roll(expected, 1, axis=0), expected) <= allowed:
         what = f"{classifier.name} gives {len(images)} different images the same scores"
@@ -113,7 +113,7 @@ def _prove_as_given(engine: Engine, classifier: Classifier, choose: "Choose") ->
         flaw = _flaw(engine, tensor[np.newaxis], scores[np.newaxis], allowed, whose)
         if flaw:
             what = f"the self-test of {classifier.name} on {engine.device}"
-            raise EngineError(f"{what} fails at N = 1: {flaw}")
+            raise EngineError(f"{what} fails at batch size 1: {flaw}")
 
 
 def _twice_as_large(pixels: Pixels) -> DecodedImage:
@@ -142,7 +142,7 @@ def _as_file(pixels: Pixels) -> tuple[JpegImage, Pixels]:
 
 def _to(shape: tuple[int, ...], times: float) -> Resize:
     """Return the parameters that resize an image to the shape H×W×C. The image is `times` times as
-    wide and as high as this."""
+    wide and as high as the result."""
     height, width, channels = shape
     return Resize(
         size=(width, height),

@@ -39,8 +39,8 @@ def kernel_reads_host(nbytes: int) -> bool:
     """Return whether the first kernel should read pinned memory directly, without a copy to the
     GPU's memory.
 
-    The kernel is faster without the copy up to 60 kB. The estimate uses the time of a copy and the
-    time of a kernel that reads each byte once, which are the constants above.
+    The constants above give the time of a copy, and the time of a kernel that reads each byte once.
+    According to them, the kernel is faster without the copy up to 60 kB.
     """
     copied_us = COPY_NODE_US + nbytes / (1e3 * HOST_GB_PER_S)
     return nbytes / (1e3 * KERNEL_GB_PER_S) <= copied_us

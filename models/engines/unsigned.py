@@ -147,8 +147,8 @@ class _Change:
 
 
 def _change(graph: ProtoGraph, joined: _Joined) -> _Change | None:
-    """Return the number to add to the codes of a group of values, with the new inputs and highest
-    codes. Return None if the group must stay unchanged."""
+    """Return the change to make to the codes of a group of values, or None if the group must stay
+    unchanged."""
     ends = [*joined.quantize, *joined.dequantize]
     tensors = [graph.constants.get(end.input[2]) if len(end.input) > 2 else None for end in ends]
     zeros = [numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None]
@@ -247,7 +247,7 @@ def _shifted(graph: ProtoGraph, name: str, shift: int) -> str:
 
 
 def _widen_filters(graph: ProtoGraph, highest: Mapping[str, int]) -> None:
-    """Convert those int8 filters to uint8 whose sums of products may saturate. `highest` has the
+    """Convert int8 filters to uint8 if sums of their products may saturate. `highest` has the
     highest code of each value, by name."""
     for product in graph.proto.node:
         if product.op_type not in ("Conv", "Gemm", "MatMul"):

@@ -22,7 +22,7 @@ def conv_problems(graph: Graph, batches: Iterable[int]) -> dict[ConvProblem, lis
     """Return the convolutions of a rewritten graph at each batch size, with the names of the nodes
     that compute them.
 
-    Equal convolutions occur once. They are sorted by layer, then by batch size.
+    Equal convolutions occur once. The result is sorted by layer, then by batch size.
     """
     layers: dict[ConvProblem, list[str]] = {}
     for node in graph.nodes:
@@ -81,7 +81,7 @@ def choose_for(device: Device, graph: Graph, max_batch: int, tuning: Path | None
     total = sum(map(len, problems.values()))
     known = sum(len(names) for problem, names in problems.items() if find(problem))
     _log.info(
-        "%d of %d convolutions for N = 1..%d use measured algorithms%s",
+        "%d of %d convolutions for batch sizes 1 to %d use measured algorithms%s",
         known,
         total,
         max_batch,

@@ -90,7 +90,7 @@ def test_the_gpu_serves_where_every_batch_size_is_right(kind: DeviceKind) -> Non
 def test_wrong_scores_make_auto_take_the_cpu_and_say_why_and_cuda_fail(
     spoiled: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    why = r"the self-test of digits on .* fails at N = 1: .*; at most \S+ is allowed"
+    why = r"the self-test of digits on .* fails at batch size 1: .*; at most \S+ is allowed"
     engine = opened_on(DeviceKind.AUTO)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "convoy"):
@@ -125,7 +125,8 @@ def test_scores_that_depend_on_the_batch_make_the_batch_one_and_a_line_says_why(
     assert (engine.max_batch, engine.fallback_reason) == (1, "")
     (record,) = caplog.records
     why = (
-        r"digits on .* runs one image at a time: at N = 2, scores differ .*; at most \S+ is allowed"
+        r"digits on .* runs one image at a time: at batch size 2, scores differ .*; at most \S+ is"
+        " allowed"
     )
     assert re.fullmatch(why, record.getMessage())
     engine.close()

@@ -83,7 +83,7 @@ def test_the_proof_catches_it_where_a_batch_is_run_as_one(
     with caplog.at_level(logging.WARNING, "convoy"):
         assert prove(engine, mixing) == 1
     (record,) = caplog.records
-    says = f"mixer on {engine.device} runs one image at a time: at N = 2, scores differ from"
+    says = f"mixer on {engine.device} runs one image at a time: at batch size 2, scores differ from"
     assert record.getMessage().startswith(f"{says} the scores of each image alone by ")
     engine.close()
 
@@ -109,7 +109,7 @@ def test_a_flaw_of_the_largest_batch_or_of_tensors_alone_is_caught(
     assert spoiled(lambda _: False) == MAX_BATCH
     assert caplog.text == ""
     assert spoiled(lambda images: len(images) == MAX_BATCH) == 1
-    assert "at N = 4, scores differ" in caplog.text
+    assert "at batch size 4, scores differ" in caplog.text
     assert spoiled(lambda images: images[0].dtype == np.float32) == 1
 
 
@@ -137,7 +137,7 @@ def test_an_engine_that_fails_on_a_batch_takes_one_image_at_a_time(
     else:
         engine.warm_up()
         assert engine.max_batch == batch
-        assert "at N = 3, a Reshape to 2 images" in caplog.text
+        assert "at batch size 3, a Reshape to 2 images" in caplog.text
     engine.close()
 
 

@@ -45,8 +45,8 @@ def test_it_is_served_on_the_cpu_at_every_n_and_a_line_says_so(
     classifier = load_classifier(path, overrides={"preset": "imagenet", "resize": SIZE})
     with caplog.at_level(logging.WARNING, "convoy"):
         engine = open_engine(classifier, device=DeviceKind.AUTO, max_batch=3)
-    assert "vit: none of the model runs on Convoy's kernels" in caplog.text
-    assert engine.fallback_reason == "none of the model runs on Convoy's kernels"
+    assert "vit: Convoy's kernels cannot run this model" in caplog.text
+    assert engine.fallback_reason == "Convoy's kernels cannot run this model"
     images = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 3)).astype(np.uint8)
     expected = np.stack([Original(path, classifier).run(image) for image in images])
     for n in (1, 2, 3):

@@ -222,7 +222,7 @@ def test_an_engine_runs_what_was_measured_and_times_nothing(
     # The network has no ONNX form that ONNX Runtime could run, and so prove the engine by.
     monkeypatch.setattr(engine, "_prove", unproved)
     assert (
-        "5 of 6 convolutions for N = 1..2 use measured algorithms; the others use est"
+        "5 of 6 convolutions for batch sizes 1 to 2 use measured algorithms; the others use est"
         in caplog.text
     )
     for problem in problems:
@@ -244,7 +244,10 @@ def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
 ) -> None:
     with caplog.at_level(logging.INFO, "convoy"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
-    assert "0 of 3 convolutions for N = 1..1 use measured algorithms; the others" in caplog.text
+    assert (
+        "0 of 3 convolutions for batch sizes 1 to 1 use measured algorithms; the others"
+        in caplog.text
+    )
     with pytest.raises(EngineError, match=f"no measurements at {tmp_path}/t; run `convoy tune`"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1, tuning=tmp_path / "t")
     caplog.clear()
@@ -256,7 +259,9 @@ def test_the_default_file_need_not_be_there_but_one_that_is_named_must(
     monkeypatch.setattr("models.tuning.measured.DEFAULT_STORE", store)
     with caplog.at_level(logging.INFO, "convoy"):
         open_engine(network, device=DeviceKind.CUDA, max_batch=1).close()
-    assert caplog.text.endswith("3 of 3 convolutions for N = 1..1 use measured algorithms\n")
+    assert caplog.text.endswith(
+        "3 of 3 convolutions for batch sizes 1 to 1 use measured algorithms\n"
+    )
 
 
 def test_an_engine_without_a_compiler_says_what_to_install(

@@ -520,8 +520,10 @@ def fails(why: Exception) -> Engine:
     [
         (lambda: fails(ModelFileError("it is no ONNX")), "it is no ONNX"),
         (
-            lambda: FakeEngine(warm_up=lambda: fails(EngineError("self-test fails at N = 1"))),
-            "self-test fails at N = 1",
+            lambda: FakeEngine(
+                warm_up=lambda: fails(EngineError("self-test fails at batch size 1"))
+            ),
+            "self-test fails at batch size 1",
         ),
         (lambda: fails(KeyError("a defect")), "it failed unexpectedly; see the server's log"),
     ],
