@@ -533,8 +533,8 @@ def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None
 
 
 def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
-    """Log which files next to a model without labels may contain labels, and add them to
-    `unread`."""
+    """Warn that the model has no labels, with each line of `unread` as a reason. First, add a line
+    to `unread` with the files next to the model that may contain labels."""
     names = unread_beside(model_path)
     if names:
         are, one = ("is", "it") if len(names) == 1 else ("are", "one of them")

@@ -97,7 +97,7 @@ def is_of_one_position(node: Conv) -> bool:
 
 def from_scores(graph: Graph) -> Iterator[Node]:
     """Yield the nodes of the graph backwards from the scores. Stop after the first node that reads
-    several values, or whose type is not in `_only_value`."""
+    several values, or that has another type than the types in `_only_value`."""
     writers = {node.output: node for node in graph.nodes}
     value: str | None = graph.outputs[0]
     while value is not None and (node := writers.get(value)) is not None:

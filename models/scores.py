@@ -109,7 +109,7 @@ UNSHOWN = Meaning(None, "its graph was not examined")
 
 
 def set_key(name: str | None) -> str:
-    """Return the two ways to select the output `name` as the scores, as a phrase for users."""
+    """Return a phrase for users that says how to select the output `name` as the scores."""
     return f'set scores = "{name}" in model.toml, or --set scores={name}'
 
 

@@ -1,5 +1,5 @@
-"""Lists torchvision's classification weights as presets, with the preprocessing with which
-torchvision evaluates them."""
+"""Lists torchvision's classification weights as presets. A preset has the preprocessing with which
+torchvision evaluates the weights."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

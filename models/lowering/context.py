@@ -39,7 +39,8 @@ from models.schedule.time import Cost
 Choose = Callable[[ConvProblem], ConvChoice]
 
 INPUT = "convoy/images"
-"""The buffer of the images: uint8, N×H×W×C; or places (kernels/image/place.py)."""
+"""The buffer with the images of a batch: uint8 pixels, N×H×W×C, or the layout of
+kernels/image/place.py for other kinds of images."""
 
 OUTPUT = "convoy/results"
 """The buffer of the results (kernels/operations/top_k.py)."""
