@@ -28,11 +28,12 @@ Blocks and threads run in one of three orders. In forward and reversed order, al
 together. In random order, one warp runs up to its barrier before another warp runs. Therefore a
 missing barrier gives a wrong result in at least one order, whichever warp should have waited.
 
-Up to three launches that may overlap do overlap, except under ThreadSanitizer. The blocks of a
-launch stop when they let the next launch begin. They continue when the blocks of the next two
-launches wait for the previous launch. A wait does not order loads through `const T* __restrict__`
-(kernels/src/dependent.cuh). Therefore, through such a pointer, a launch reads the data as it was
-when the launch began. Weights are an exception, because no kernel writes them.
+Launches that may overlap on a GPU do overlap here, up to three at a time, except under
+ThreadSanitizer. The blocks of a launch stop when they let the next launch begin. They continue when
+the blocks of the next two launches wait for the previous launch. A wait does not order loads
+through `const T* __restrict__` (kernels/src/dependent.cuh). Therefore, through such a pointer, a
+launch reads the data as it was when the launch began. Weights are an exception, because no kernel
+writes them.
 
 The simulator cannot show:
 

@@ -28,7 +28,7 @@ from enum import IntEnum
 from pathlib import Path
 
 LANES = 32
-ROW = 128  # bytes of all banks
+ROW = 128  # bytes of one word from each bank
 SECTOR = 32
 
 
@@ -59,7 +59,7 @@ class Instruction:
 
     place: str  # "implicit_gemm.cu:88 common.cuh:17": the kernel's line, then those inlined there
     access: Access
-    size: int  # bytes a lane
+    size: int  # bytes per lane
     shared: bool
     patterns: Counter[Addresses]
 
@@ -162,7 +162,7 @@ def _paired(addresses: Addresses, apart: int) -> bool:
     )
 
 
-# What the simulator wrote: runtime/accesses.cpp, `recorded`.
+# The format of a record, as in `recorded` of runtime/accesses.cpp.
 
 _RECORD = struct.Struct("<QQIIII32I")
 

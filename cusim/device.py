@@ -73,15 +73,15 @@ class Order(IntEnum):
 POISON = 0xFF
 """The value of every byte that was never written: NaN as any float type, -1 as an integer."""
 
-_PINNED_BYTES = 1 << 30  # of address space; what is not touched takes no memory
+_PINNED_BYTES = 1 << 30  # address space; unused pages take no memory
 _STATIC_SHARED_LIMIT = 48 << 10
-_PADDING = 64  # before and between variables, at most, by g++
+_PADDING = 64  # the most bytes that g++ inserts before and between variables
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
-_TENSOR_MAP_BYTES, _TILED, _IM2COL = 128, 1, 2  # of runtime.h's TensorMap, and its kinds
-_MAX_CLUSTER = 8  # that every GPU with clusters takes
-_MAX_CLUSTER_THREADS = 4096  # of which the simulator has the stacks
+_TENSOR_MAP_BYTES, _TILED, _IM2COL = 128, 1, 2  # runtime.h's TensorMap: size, kinds
+_MAX_CLUSTER = 8  # blocks; every GPU with clusters supports 8
+_MAX_CLUSTER_THREADS = 4096  # the simulator has stacks for this number of threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class CusimDevice:
     driver = "cusim"
     compiler = "g++"
     overlaps = True
-    peak_flops, peak_bandwidth = 1e9, 1e9  # any: shares of them are printed, never compared
+    peak_flops, peak_bandwidth = 1e9, 1e9  # arbitrary; shares of these rates are only printed
 
     def __init__(
         self,
@@ -125,8 +125,8 @@ class CusimDevice:
         self.multiprocessors = multiprocessors
         self.build = build
         self.order = order
-        self.steps = 0  # how often a thread began or went on
-        self.recorded = b""  # of the last launch, where the build profiles: accesses.py
+        self.steps = 0  # how often a thread began or continued
+        self.recorded = b""  # the last launch's records (accesses.py), if the build profiles
         self._seed = seed
         self._launches = 0
         self.source_root = source_root
@@ -134,7 +134,7 @@ class CusimDevice:
         self._heap, self._pinned = Heap(memory_bytes), Heap(_PINNED_BYTES)
         self._process = Process(build, self._heap.span + self._pinned.span)
         self._memory = np.frombuffer(self._process.memory, np.uint8)
-        self._unpinned: deque[int] = deque()  # offsets of arrays that are gone
+        self._unpinned: deque[int] = deque()  # offsets of pinned arrays that were deleted
         picks: dict[Order, Pick] = {
             Order.FORWARD: min,
             Order.REVERSED: max,
@@ -142,9 +142,9 @@ class CusimDevice:
         }
         self._queues = Queues(picks[order])
         self._kernels: dict[Instantiation, Kernel] = {}
-        self._parameters: dict[int, list[str]] = {}  # by a kernel's handle
-        self._unordered: dict[int, list[bool]] = {}  # of a kernel's parameters, by its handle
-        self._constant: set[int] = set()  # offsets of buffers
+        self._parameters: dict[int, list[str]] = {}  # parameters' kinds, by a kernel's handle
+        self._unordered: dict[int, list[bool]] = {}  # per parameter, by a kernel's handle
+        self._constant: set[int] = set()  # offsets of buffers that no kernel writes
 
     def close(self) -> None:
         """End the simulator's process."""
@@ -218,7 +218,7 @@ class CusimDevice:
             raise OutOfMemoryError(nbytes, self._pinned.free)
         offset = self._heap.span + found
         self._ask(Request.ALLOCATE, struct.pack("<QQI", offset, nbytes, False))
-        # Every view of the array keeps `memory`, and is gone when it is.
+        # `memory` is deleted together with the last view of the array.
         memory = (c_uint8 * nbytes).from_buffer(self._process.memory, offset)
         weakref.finalize(memory, self._unpinned.append, offset)
         return np.ctypeslib.as_array(memory)
@@ -281,7 +281,7 @@ class CusimDevice:
 
     def _how(self) -> bytes:
         self._launches += 1
-        seed = self._seed + self._launches  # so that replays differ, and a run can be repeated
+        seed = self._seed + self._launches  # replays differ, but a run can be repeated
         return struct.pack("<IIQ", self.order, self._timeout_s, seed)
 
     def _begin(

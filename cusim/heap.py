@@ -3,10 +3,10 @@ another."""
 
 from kernels.device.device import ALIGNMENT
 
-_PAGE = 1 << 16  # at least the system's
-_RED_ZONE = 64 << 10  # runtime/memory.h
-_GAP = 8 << 20  # cannot be touched
-_GAPS = 4096  # as many buffers as that find room, however little memory they take
+_PAGE = 1 << 16  # bytes; at least the system's page size
+_RED_ZONE = 64 << 10  # bytes, as in runtime/memory.h
+_GAP = 8 << 20  # bytes between buffers, which kernels cannot access
+_GAPS = 4096  # this many small buffers fit in the address space
 
 
 class Heap:

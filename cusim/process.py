@@ -52,7 +52,7 @@ class Process:
     def __init__(self, build: Build, memory_bytes: int) -> None:
         ours, theirs = socket.socketpair()
         file = os.memfd_create("cusim")
-        os.ftruncate(file, memory_bytes)  # sparse: only what is touched takes memory
+        os.ftruncate(file, memory_bytes)  # sparse: unused pages take no memory
         self.memory = mmap.mmap(file, memory_bytes)
         self._socket = ours
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as this)

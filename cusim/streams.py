@@ -23,7 +23,7 @@ Pick = Callable[[Sequence[int]], int]
 """Chooses one of the nodes of a graph that may be next."""
 
 
-OVERLAPPING = 3  # launches; runtime/launch.h, max_overlapping
+OVERLAPPING = 3  # launches, as max_overlapping in runtime/launch.h
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class PendingLaunch:
     """A launch that has not run yet. If `early` is true, it may begin before the previous launch
     has run."""
 
-    begin: Callable[[bool], None]  # given whether it begins ahead of the launch before it
-    run: Callable[[bool], None]  # given whether it was begun
+    begin: Callable[[bool], None]  # argument: whether it begins before the previous launch runs
+    run: Callable[[bool], None]  # argument: whether `begin` was called
     early: bool
     begun: bool = False
 
@@ -71,8 +71,8 @@ class Mark:
 
     def __init__(self, stream: "CusimStream") -> None:
         self.stream, self.graph = stream, stream.graph
-        self.behind = stream.ends  # the nodes that it comes after, in a capture
-        self.seconds: float | None = None  # when it happened
+        self.behind = stream.ends  # in a capture, the nodes that must run before the event
+        self.seconds: float | None = None  # the time of the event, after it happened
 
     def happen(self) -> None:
         self.seconds = time.perf_counter()
@@ -88,8 +88,8 @@ class CusimStream:
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
-        self.graph: CusimGraph | None = None  # into which it is captured
-        self.ends: frozenset[int] = frozenset()  # the nodes that the next one comes after
+        self.graph: CusimGraph | None = None  # the graph into which the stream is captured
+        self.ends: frozenset[int] = frozenset()  # the nodes that the next captured node must follow
         self._work: deque[Work] = deque()
         queues.streams.append(self)
 
@@ -187,7 +187,7 @@ class CusimGraph:
         to = own_stream(stream)
         to.queues.refuse_capture("replay")
         done: set[int] = set()
-        before: frozenset[int] | None = None  # the node asked for last
+        before: frozenset[int] | None = None  # the previous node in the queue
         left = set(range(len(self.nodes)))
         while left:
             first = to.queues.pick(
