@@ -261,8 +261,8 @@ class _Run:
         )
 
     def _best(self) -> _Candidate:
-        """Of the candidates that reach the goal, return the candidate with the smallest divergence
-        from the float model.
+        """Return the candidate with the smallest divergence from the float model, of all candidates
+        that reach the goal.
 
         If no candidate reaches the goal, all candidates are considered.
         """

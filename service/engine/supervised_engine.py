@@ -101,7 +101,7 @@ class Jobs(Protocol):
     """The interface of processes that run batches (`service/engine/job_processes.py`)."""
 
     lost: int
-    """How many processes have been lost so far."""
+    """The number of processes that were lost so far."""
 
     @property
     def ready(self) -> int:
