@@ -22,7 +22,7 @@ networks have random weights, which amplify small differences.
 - *right to a step of 8 bits*: the network is quantized to 8 bits, and no probability differs by
   more than {step:g}. The reason is that a value between two 8-bit numbers may be rounded to either
   of them. ONNX Runtime itself can run such a file in two modes: node by node, or with integers and
-  exact sums. If the results of the two modes differ by d, a difference of {own:g} d is also allowed.
+  exact sums. If the results of the two modes differ by d, {own:g} d is also allowed.
 - *refused* and *warned*: the last column has Convoy's message.
 
 For models of transformers, the pipeline uses the image processors that use Pillow
