@@ -471,8 +471,8 @@ def _guess_layout(shape: Sequence[int]) -> Layout:
 
 
 def _refuse_two_meanings(shape: Sequence[int], given: Mapping[str, Any]) -> None:
-    """Raise PreprocessingError if the shape may mean grey clips or images with a superfluous
-    axis."""
+    """Raise PreprocessingError if the shape is ambiguous, because clips of grey frames and images
+    with a superfluous axis of size 1 have this shape."""
     if len(shape) == 4 and shape[0] == 1 and 3 in (shape[1], shape[-1]) and "frames" not in given:
         raise PreprocessingError(
             f"the model takes N×{_shown(shape)}, which may be clips of grey frames, or images with"

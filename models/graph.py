@@ -122,8 +122,8 @@ class Gemm(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Product(Node):
-    """Computes y = a · b, M×C times C×N along the last two axes; the other axes broadcast as in
-    NumPy.
+    """Computes y = a · b with matrices M×C and C×N along the last two axes. The other axes
+    broadcast as in NumPy.
 
     One operand may be a weight, whose shape has no batch axis.
     """
@@ -158,7 +158,8 @@ class Pool(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalPool(Node):
-    """Computes the maximum or average over H×W (D×H×W); the output keeps these axes with size 1."""
+    """Computes the maximum or average over H×W or D×H×W. The output keeps these axes with size
+    1."""
 
     x: str = operand()
     kind: PoolKind
@@ -226,8 +227,8 @@ class Resample(Node):
     """Computes each element of y as a weighted sum of elements of x, for resizing and for padding.
 
     y[c, p, q] = Σ_i,j h[p, i] · w[q, j] · x[c, h'[p, i], w'[q, j]] for 2 spatial axes, and likewise
-    for 3. `taps` names one weight P×T×2 per axis: for each of P output positions p, it has T input
-    positions h' and their factors h.
+    for 3. `taps` names one weight P×T×2 per axis. For each output position p, it has T pairs of an
+    input position h' and its factor h.
     """
 
     x: str = operand()
@@ -304,7 +305,7 @@ class ChannelShuffle(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Pad(Node):
-    """Pads x with `value`. `begin` and `end` have one entry per axis, which is never negative."""
+    """Pads x with `value`. `begin` and `end` have one number for each axis, which is 0 or more."""
 
     x: str = operand()
     begin: tuple[int, ...]

@@ -18,8 +18,8 @@ def open_gpu(advice: str, number: int = 0) -> Device:
 
 
 def count_gpus(advice: str) -> int:
-    """Return the number of GPUs that CUDA_VISIBLE_DEVICES allows. Raises NoGpuError like
-    `open_gpu`."""
+    """Return the number of GPUs that CUDA_VISIBLE_DEVICES allows. Raises NoGpuError if there is
+    none. `advice` becomes the end of the message."""
     from kernels.device.cuda_device import count_devices  # noqa: PLC0415  as above
 
     try:

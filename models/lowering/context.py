@@ -220,8 +220,8 @@ class Context:
         return view
 
     def rank(self, value: str, kind: ScoreKind) -> None:
-        """Add the launch that ranks every image's scores and writes the results. `kind` tells
-        whether they are logits."""
+        """Add the launch that ranks every image's scores and writes the results. `kind` is the kind
+        of the scores, such as logits."""
         x = self.dense(value)
         results = ResultLayout(*x.strided.shape)
         elements = self.n * results.classes
@@ -346,7 +346,8 @@ class Context:
         )
 
     def reshape_copy(self, x: StridedTensor, x_at: Operand, y: BufferView) -> None:
-        """Add a launch that copies the elements of x in order to `y`, which has another shape."""
+        """Add a launch that copies the elements of x, in row-major order, to `y`, which has another
+        shape."""
         axes = buffer_view.common_refinement(x.shape[1:], y.strided.shape[1:])
         if axes is not None:
             into = buffer_view.refined(y.strided, axes)

@@ -71,10 +71,10 @@ def integer_conv(view: GraphView, node: Node) -> Outcome:
 
 
 def _in_bytes(grid: Grid) -> Grid:
-    """Return the filter in signed bytes.
+    """Return the filter as signed bytes.
 
-    If it has 9-bit integers, return a filter with twice the channels: each integer is the sum of
-    two bytes in adjacent channels.
+    If its integers need 9 bits, the result has twice as many channels: each integer is the sum of
+    the bytes in two adjacent channels.
     """
     numbers = grid.numbers
     upper = numbers.clip(-128, 127)
