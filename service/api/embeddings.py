@@ -23,10 +23,10 @@ from service.errors import InvalidParameterError, ModelNotFoundError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import Files, ImageRequest, Scored
-from service.hosting.vectors import embedding, embeddings_of, normalise, take_long
+from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.http.asgi import answer_to
 from service.http.body import Headers, Pieces, boundary_of, is_json
-from service.http.exchange import LONG_ANSWER, AnyEndpoint
+from service.http.exchange import AnyEndpoint
 from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES
 from service.telemetry.counts import Phases
@@ -213,14 +213,13 @@ class Embed:
         else:
             files, form = files_of(body, head.boundary, self.pipeline), head.form
         inner = [embedding(self.pipeline.info).name]
-        return ImageRequest(files, None, head.urgency, inner=inner), form
+        return ImageRequest(files, None, head.urgency, inner=inner, averaged=True), form
 
     def answer_bytes(self, form: _Form, scored: Scored) -> int:
         """Return an upper limit on the answer's size in bytes."""
         each = 6 if form.encoding == "base64" else JSON_NUMBER_BYTES
-        info, rows = self.pipeline.info, scored.results
-        most = 4096 + len(rows) * (128 + each * embedding(info).size)
-        return max(most, LONG_ANSWER + 1) if take_long(rows, info) else most
+        size = embedding(self.pipeline.info).size
+        return 4096 + len(scored.results) * (128 + each * size)
 
     def answer(self, form: _Form, scored: Scored, phases: Callable[[], Phases]) -> Response:  # noqa: ARG002
         """Return the HTTP answer, with the embedding of each image."""

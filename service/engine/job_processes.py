@@ -383,13 +383,13 @@ def _packed(items: Sequence[Item]) -> tuple[bytes, Sequence[memoryview]] | None:
     """Return the pickle of a batch, and the large buffers that it refers to. Return None if the
     batch is too large or cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
-    asked: list[tuple[Any, list[str]]] = []
+    asked: list[tuple[Any, list[str], bool]] = []
     for item in items:
-        image, inner = (item.image, list(item.inner)) if isinstance(item, Probe) else (item, [])
+        image, inner, averaged = item if isinstance(item, Probe) else (item, (), False)
         if isinstance(image, Undecoded):
-            asked.append((pickle.PickleBuffer(image.file), inner))
+            asked.append((pickle.PickleBuffer(image.file), list(inner), averaged))
         elif isinstance(image, np.ndarray):
-            asked.append((image, inner))
+            asked.append((image, list(inner), averaged))
         else:
             return None
     data = pickle.dumps(asked, 5, buffer_callback=buffers.append)
@@ -479,22 +479,20 @@ def _run_batches(connection: socket.socket, memory: memoryview, setup: int) -> N
     _answer(connection, None, None)
     for number in count():
         items = [
-            Probe(image, inner) if inner else image
-            for image, inner in (
-                (undecoded(what) if isinstance(what, bytes) else what, inner)
-                for what, inner in _asked(connection, memory, _first(number))
+            Probe(image, inner, averaged) if inner else image
+            for image, inner, averaged in (
+                (undecoded(what) if isinstance(what, bytes) else what, inner, averaged)
+                for what, inner, averaged in _asked(connection, memory, _first(number))
             )
         ]
         progress[0] = _NONE  # if the last batch failed
         progress[1] = number + 1
         try:
             began, used = perf_counter(), process_time()
-            results, failures, decode_s = do_job(items, begin, begin_running)
+            results, failures, decode_s, inner = do_job(items, begin, begin_running)
             core_share = (process_time() - used) / (perf_counter() - began)
-            if results is not None:  # a view of a dictionary cannot be pickled
-                results = results._replace(inner=dict(results.inner))
             kept = {index: _portable(failure) for index, failure in failures.items()}
-            _answer(connection, JobResult(results, kept, decode_s), None, core_share)
+            _answer(connection, JobResult(results, kept, decode_s, inner), None, core_share)
         except Exception as error:  # noqa: BLE001  raised in the server
             _answer(connection, None, _portable(error))
         del items  # an idle process must not keep an image

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
@@ -65,7 +65,7 @@ class _Batch:
     ranking is needed."""
 
     def __init__(self, results: Results, output: OutputKind) -> None:
-        self._scores, self._ranked, self.inner, self.flags = results
+        self._scores, self._ranked, _, self.flags = results
         self._output = output
 
     @cached_property
@@ -97,20 +97,14 @@ class ScoreRow:
     index: int = 0
     error: Exception | None = None  # why the image was not scored: `scores` is empty then
     decode_s: float = 0.0  # of the seconds that its batch ran
+    # This image's values of the requested tensors inside the network, by name.
+    inner: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def ranking(self) -> Ranking | None:
         """Return the likeliest classes, or None if the batch has no rankings."""
         rankings = None if self.batch is None else self.batch.rankings
         return None if rankings is None else rankings[self.index]
-
-    @property
-    def inner(self) -> Mapping[str, NDArray[np.float32]]:
-        """Return this image's values of the requested tensors inside the network, by name. The
-        batch may also hold tensors for other requests."""
-        if self.batch is None:
-            return {}
-        return {name: values[self.index] for name, values in self.batch.inner.items()}
 
     @property
     def flags(self) -> int:

@@ -207,16 +207,19 @@ class EngineRunner:
         urgency: Urgency = NO_HURRY,
         client: Client = ANYONE,
         inner: Collection[str] = (),
+        *,
+        averaged: bool = False,
     ) -> Posted[Item, ScoreRow]:
         """Queue images for scoring like `Batcher.post`. `inner` names the tensors inside the
-        network to return with the scores.
+        network to return with the scores. If `averaged`, their averages over all positions are
+        returned instead.
 
         If the engines also decode images, an image with a longer expected decoding time uses more
         of its client's fair share. Raises NotReadyError if no engine is READY.
         """
         if not self._serving:  # refuses requests that were admitted earlier, too
             self.check_ready()
-        items = [Probe(image, inner) for image in images] if inner else images
+        items = [Probe(image, inner, averaged) for image in images] if inner else images
         cost = self._cost(images) if self.decodes else 1.0
         return self.batcher.post(items, then, urgency, client, cost)
 

@@ -26,8 +26,18 @@ from time import monotonic, perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from models import DeviceLostError, Engine, EngineError, Image, OutputKind, Pixels, Results
+from models import (
+    DeviceLostError,
+    Engine,
+    EngineError,
+    Image,
+    OutputKind,
+    Pixels,
+    Results,
+    as_vectors,
+)
 from service.batching.latency import Latency, measure
 from service.engine.ranking import ScoreRow, rank, unscored
 from service.engine.threads import ThreadPool, outcome_of
@@ -73,6 +83,7 @@ class Probe(NamedTuple):
 
     image: Image | Undecoded
     inner: Collection[str]
+    averaged: bool = False  # over all positions: only vectors are wanted
 
 
 Item = Image | Undecoded | Probe
@@ -85,6 +96,8 @@ class JobResult(NamedTuple):
     results: Results | None  # of the images that were decoded; None if there are none
     failures: Mapping[int, Exception]  # of the other images, by their index in the batch
     decode_s: float
+    # For each decoded image, the inner tensors that its request wants; empty if none is wanted.
+    inner: Sequence[Mapping[str, NDArray[np.float32]]] = ()
 
 
 class JobLostError(Exception):
@@ -399,6 +412,8 @@ async def _failure(rows: Awaitable[Sequence[ScoreRow]]) -> str:
 def _rows(done: JobResult, output: OutputKind) -> Sequence[ScoreRow]:
     """Return one row of scores per image of a batch."""
     rows = [] if done.results is None else rank(done.results, output, done.decode_s)
+    for row, inner in zip(rows, done.inner, strict=False):  # there may be none
+        row.inner = inner
     for index, failure in sorted(done.failures.items()):
         rows.insert(index, unscored(failure))
     return rows
@@ -574,7 +589,8 @@ def do_job(
             f"the engine returned scores of shape {results.scores.shape}, but {n} images and"
             f" {engine.classes} classes need ({n}, {engine.classes})"
         )
-    return JobResult(results, failures, decode_s)
+    wanted = _wanted(results, items) if results.inner else ()
+    return JobResult(results._replace(inner={}), failures, decode_s, wanted)
 
 
 def _each(
@@ -603,7 +619,7 @@ def _undecoded(item: Item) -> Undecoded | None:
 
 
 def _with(item: Item, image: Pixels) -> Item:
-    return Probe(image, item.inner) if isinstance(item, Probe) else image
+    return item._replace(image=image) if isinstance(item, Probe) else image
 
 
 def _seconds(function: Callable[[], object]) -> float:
@@ -618,3 +634,19 @@ def _run(engine: Engine, items: Sequence[Item]) -> Results:
         return engine.run(items)  # type: ignore[arg-type]  # there are images alone
     images: Any = [item.image if isinstance(item, Probe) else item for item in items]
     return engine.run(images, sorted({name for probe in probes for name in probe.inner}))
+
+
+def _wanted(results: Results, items: Sequence[Item]) -> Sequence[Mapping[str, NDArray[np.float32]]]:
+    """Return copies of the tensors inside the network that each image's request wants. The tensors
+    of the whole batch, which may have more than 100 MB, are then freed."""
+    wanted: list[Mapping[str, NDArray[np.float32]]] = []
+    for index, item in enumerate(items):
+        names, averaged = (item.inner, item.averaged) if isinstance(item, Probe) else ((), False)
+        own = {name: results.inner[name][index : index + 1] for name in names}
+        wanted.append(
+            {
+                name: np.array((as_vectors(value) if averaged else value)[0])
+                for name, value in own.items()
+            }
+        )
+    return wanted

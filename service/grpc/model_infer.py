@@ -146,8 +146,9 @@ class _Exchange:
             urgency = urgency._replace(deadline=min(urgency.deadline, self._deadline))
         images = None if asked.images is None else list(asked.images)
         inner = asked.inner(self._pipeline.info)
+        files, copied = asked.files, asked.copied
         self._request.infer(
-            ImageRequest(asked.files, images, urgency, copied=asked.copied, inner=inner)
+            ImageRequest(files, images, urgency, copied=copied, inner=inner, averaged=True)
         )
 
     def _take(self, outcome: Outcome) -> None:

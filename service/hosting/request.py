@@ -59,6 +59,7 @@ class ImageRequest(NamedTuple):
     copied: int = 0  # bytes of the images that are not from the body
     pixels_only: bool = False  # the results are the decoded images, which are not scored
     inner: Collection[str] = ()  # values inside the network that are wanted beside the scores
+    averaged: bool = False  # of these, averages over all positions are wanted instead
     views: list[View] | None = None  # gets what the model sees of each file, if that is wanted
 
     @property
@@ -388,7 +389,8 @@ class Request:
         if self._awaits_scores:
             runner, client = self.pipeline.runner, self._reservation.client
             wanted = self._wanted
-            posted = runner.post(images, then, wanted.urgency, client, wanted.inner)
+            inner, averaged = wanted.inner, wanted.averaged
+            posted = runner.post(images, then, wanted.urgency, client, inner, averaged=averaged)
             self._under_way = [posted]
 
     def _score_rest(self) -> None:

@@ -5,13 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models import Inner, as_vectors
+from models import Inner
 from service.engine.ranking import ScoreRow
 from service.errors import EngineFailedError, UnsupportedError
 from service.hosting.model_info import ModelInfo
-
-# To average values of more bytes takes longer than handing them to a thread.
-_LONG = 2**20
 
 
 def embedding(info: ModelInfo) -> Inner:
@@ -22,17 +19,11 @@ def embedding(info: ModelInfo) -> Inner:
     raise UnsupportedError(f"the model '{info.name}' has no embedding: {info.embedding.reason}")
 
 
-def take_long(rows: Sequence[ScoreRow], info: ModelInfo) -> bool:
-    """Return whether `embeddings_of` takes long, because vectors are averages over many
-    positions."""
-    return len(rows) * rows[0].inner[embedding(info).name].nbytes > _LONG
-
-
 def embeddings_of(rows: Sequence[ScoreRow], info: ModelInfo) -> NDArray[np.float32]:
     """Return the embeddings in an engine's results, one row per image. Raises EngineFailedError if
     a number is not finite."""
     name = embedding(info).name
-    vectors = as_vectors(np.stack([row.inner[name] for row in rows]))
+    vectors = np.stack([row.inner[name] for row in rows])
     if not np.isfinite(vectors).all():
         raise EngineFailedError(
             "the model computed an embedding with a number that is not finite; "

@@ -12,8 +12,7 @@ from service.errors import EngineFailedError, InvalidTensorError
 from service.hosting.model_info import ModelInfo
 from service.hosting.pipeline import Pipeline
 from service.hosting.regions import RegionPart
-from service.hosting.vectors import embedding, embeddings_of, take_long
-from service.http.exchange import LONG_ANSWER
+from service.hosting.vectors import embedding, embeddings_of
 from service.http.responses import JSON_NUMBER_BYTES
 
 # The most bytes of an answer without its elements, and of the part "value:index:" of an element:
@@ -56,8 +55,6 @@ def bytes_of(asked: InferRequest, rows: Sequence[ScoreRow], pipeline: Pipeline) 
             size = classes if wanted.name == info.scores else embedding(info).size
             each = 4 if wanted.binary else JSON_NUMBER_BYTES
             count += len(rows) * size * each
-        if wanted.name != info.scores and take_long(rows, info):
-            count = max(count, LONG_ANSWER + 1)
     return count
 
 

@@ -98,8 +98,12 @@ class Infer:
         urgency = urgency_of(head.started, asked.timeout_s, asked.priority)
         accepted = head.headers.get(b"accept-encoding", b"").decode("latin-1")
         images = None if asked.images is None else list(asked.images)
-        inner = asked.inner(info)
-        wanted = ImageRequest(asked.files, images, urgency, copied=asked.copied, inner=inner)
+        wanted = ImageRequest(
+            *(asked.files, images, urgency),
+            copied=asked.copied,
+            inner=asked.inner(info),
+            averaged=True,
+        )
         return wanted, (asked, accepted)
 
     def answer_bytes(self, form: tuple[InferRequest, str], scored: Scored) -> int:

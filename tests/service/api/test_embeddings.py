@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import threading
+import weakref
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,11 +15,12 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from models import Absent, Batch, Inner, Results
+from models import Absent, Batch, Inner, Results, as_vectors
 from service.api import embeddings
 from service.api.app import create_app
 from service.api.embeddings import PATH, EmbeddingsAnswer
 from service.api.v2 import answer as v2_answer
+from service.engine import supervised_engine
 from service.hosting.repository import Repository
 from service.hosting.vectors import embeddings_of
 from tests.support import PATIENCE_S
@@ -199,28 +201,37 @@ async def test_an_embedding_that_is_not_finite_is_no_answer() -> None:
         assert "not finite" in says
 
 
-async def test_averages_over_many_positions_are_computed_in_a_thread(
+async def test_of_values_at_many_positions_only_averages_leave_the_engines_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answers are short, but 128 averages of such a size would take 80 ms."""
+    """The values of 128 images have 411 MB, and averaging them takes 80 ms."""
     wide = Inner("embedding", (64, 112, 112))
+    made: list[weakref.ref[Any]] = []
+    kept: list[bool] = []
+    threads: list[threading.Thread] = []
 
     class WideEngine(FakeEngine):
         def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
             values = np.ones((len(images), *wide.shape), np.float32)
+            made.append(weakref.ref(values))
             return super().run(images)._replace(inner=dict.fromkeys(inner, values))
 
-    def seen(rows: Any, info: Any) -> Any:
+    def averaged(values: Any) -> Any:
         threads.append(threading.current_thread())
+        return as_vectors(values)
+
+    def seen(rows: Any, info: Any) -> Any:
+        kept.extend(reference() is not None for reference in made)
         return embeddings_of(rows, info)
 
-    threads: list[threading.Thread] = []
+    monkeypatch.setattr(supervised_engine, "as_vectors", averaged)
     for module in (embeddings, v2_answer):
         monkeypatch.setattr(module, "embeddings_of", seen)
     repository = Repository(max_batch=8, max_queue=32, max_body_bytes=10_000, decode_threads=1)
     info = replace(fake_info(), embedding=wide, inner=[wide])
     repository.add(info, [WideEngine()], free(decode_digit), None)
     await repository.warm_up()
+    made.clear()
     tensor = {"name": "image", "datatype": "UINT8", "shape": [1, 1, 1, 1], "data": [7]}
     outputs = [{"name": "embedding", "parameters": {"binary_data": True}}]
     async with AppClient(create_app(repository)) as client:
@@ -230,6 +241,7 @@ async def test_averages_over_many_positions_are_computed_in_a_thread(
             "/v2/models/fake/infer", json={"inputs": [tensor], "outputs": outputs}
         )
         assert answer.content[-256:] == np.ones(64, "<f4").tobytes()
+    assert kept == [False] * 3  # the second answer sees both batches
     assert len(threads) == 2
     assert threading.main_thread() not in threads
     await repository.close(PATIENCE_S)

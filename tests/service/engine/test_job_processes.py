@@ -82,7 +82,7 @@ def unreadable(process: int) -> UnreadableError:
 
 class OtherEngine(FakeEngine):
     """An engine in another process, which its scores show. A 9 kills its process, and an 8 makes it
-    fail."""
+    fail. Its inner values have two positions."""
 
     def run(self, images: Batch, inner: Collection[str] = ()) -> Results:
         digits = {int(np.asarray(image).flat[0]) for image in images}
@@ -91,7 +91,8 @@ class OtherEngine(FakeEngine):
         if 8 in digits:
             raise EngineError("it takes no 8")
         results = super().run(images, inner)
-        return results._replace(scores=results.scores + ELSEWHERE)
+        positions = {name: np.stack([v, v + 2], axis=1) for name, v in results.inner.items()}
+        return results._replace(scores=results.scores + ELSEWHERE, inner=positions)
 
 
 class OddEngine(OtherEngine):
@@ -202,11 +203,13 @@ async def test_files_arrays_and_values_inside_come_as_they_are_asked(parent: Job
     async with engine_of(parent) as (engine, jobs):
         await started(engine, jobs)
         pixels = np.full((1, 1, 1), 7, np.uint8)
-        asked: list[Item] = [Probe(File(b"6"), ["features"]), pixels, Probe(pixels, ["features"])]
+        asked: list[Item] = [Probe(File(b"6"), ["features"]), pixels]
+        asked.append(Probe(pixels, ["features"], averaged=True))
         first, second, third = await engine.run(asked)
         assert [value for value, _ in map(tuple, seen([first, second, third]))] == [6, 7, 7]  # type: ignore[arg-type]
-        assert first.inner["features"].tolist() == [6, 2]
-        assert third.inner["features"].tolist() == [7, 2]
+        assert first.inner["features"].tolist() == [[6, 2], [8, 4]]
+        assert second.inner == {}
+        assert third.inner["features"].tolist() == [8, 3]
 
 
 async def test_what_is_wrong_with_an_image_is_its_own_outcome(parent: JobParent) -> None:

@@ -736,7 +736,7 @@ async def test_a_copy_of_shared_memory_counts_as_bytes_inside_too() -> None:
 async def test_a_defect_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
     async with client() as asking:
 
-        def broken(*_: Any) -> None:
+        def broken(*_: Any, **__: Any) -> None:
             raise RuntimeError("secret")
 
         vars(asking.pipeline.runner)["post"] = broken

@@ -48,8 +48,9 @@ PIPELINE: Any = SimpleNamespace(
 def scored(classes: int = CLASSES) -> Any:
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((IMAGES, classes), np.float32)
-    inner = {"vector": rng.standard_normal((IMAGES, SIZE)).astype(np.float32)}
-    rows = rank(Results(scores, None, inner, None), OutputKind.LOGITS)
+    rows = rank(Results(scores), OutputKind.LOGITS)
+    for row in rows:
+        row.inner = {"vector": rng.standard_normal(SIZE).astype(np.float32)}
     return SimpleNamespace(results=rows, batch_size=8)
 
 
