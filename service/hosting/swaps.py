@@ -37,6 +37,7 @@ from service.errors import (
     NotLoadedError,
     NotReadyError,
     NotTriedError,
+    QueueFullError,
     RetryableError,
     ServiceError,
     ShuttingDownError,
@@ -57,6 +58,10 @@ from service.telemetry.metrics import Comparison
 # Seconds between two checks of the files. Changed files are loaded once two checks find the same
 # stamp; until then a program may still be writing them.
 LOOK_S = 1.0
+
+MOST_CHANGES = 64
+"""The most loads and unloads at once. One is carried out, and the others wait, also those whose
+clients have left."""
 
 # Seconds for which a new version's batches of every size are timed on a device, where they compete
 # with served batches.
@@ -93,6 +98,7 @@ class Swaps(Changes):
         versions = {name: model.info.version for name, model in repository.models.items()}
         self._tried = {name: _Version(versions[name], stamp) for name, stamp in stamps.items()}
         self._lock = asyncio.Lock()
+        self._changes = 0  # loads and unloads: the one that has the lock, and those that wait
         self._thread = ThreadPool("load", 1)
         bound_s = settings.warm_up_timeout_s or inf
         self._processes = ProcessPool(NotTriedError, bound_s, idle=True)
@@ -303,14 +309,23 @@ class Swaps(Changes):
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """Wait until no other model is being loaded or unloaded. Until the block ends, other loads
-        and unloads wait. Raises the errors of `_check`."""
-        async with self._lock:
-            self._check()
-            try:
-                yield
-            finally:
-                if self._stopped:
-                    self._thread.close()
+        and unloads wait. Raises QueueFullError if too many wait, and the errors of `_check`."""
+        if self._changes >= MOST_CHANGES:
+            raise QueueFullError(
+                f"{self._changes} models are being loaded or unloaded, or wait for it, and at most"
+                f" {MOST_CHANGES} are allowed; try again in a second"
+            )
+        self._changes += 1
+        try:
+            async with self._lock:
+                self._check()
+                try:
+                    yield
+                finally:
+                    if self._stopped:
+                        self._thread.close()
+        finally:
+            self._changes -= 1
 
     def _check(self) -> None:
         """Raise RetryableError if models may not be loaded or unloaded now."""

@@ -36,7 +36,7 @@ from service.hosting import swaps
 from service.hosting.finding import ModelFile, ReadModel
 from service.hosting.loading import OpenModel
 from service.hosting.repository import Repository
-from service.hosting.swaps import Swaps
+from service.hosting.swaps import MOST_CHANGES, Swaps
 from service.hosting.trial import Trial
 from service.settings import Settings
 from tests.support import PATIENCE_S
@@ -662,6 +662,30 @@ async def test_a_load_goes_on_without_the_client_that_asked(folder: Folder, serv
         await asking
     gate.set()
     await until(lambda: served.repository.models[FAKE].info.version == "2")
+
+
+async def test_of_too_many_changes_that_wait_the_newest_is_refused(
+    folder: Folder, served: Served
+) -> None:
+    """Those whose clients have left wait as well."""
+    gate = threading.Event()
+    folder.put("b", partial(engine_of, 2, warm_up=lambda: gate.wait(PATIENCE_S)))
+    first = asyncio.create_task(served.changes.load(FAKE))
+    await until(lambda: folder.opened == ["2"])
+    loads = [asyncio.create_task(served.changes.load(FAKE)) for _ in range(MOST_CHANGES - 2)]
+    left = asyncio.create_task(served.changes.unload("second"))
+    await until(lambda: served.changes._changes == MOST_CHANGES)
+    loads[0].cancel()
+    await asyncio.wait(loads[:1])
+    for what in ("load", "unload"):
+        answer = await served.post(what)
+        assert "64 models are being loaded or unloaded, or wait for it" in error_of(answer, 429)
+        assert int(answer.headers["retry-after"]) == 1
+    gate.set()
+    assert [(await load)["version"] for load in (first, *loads[1:])] == ["2"] * 62
+    with pytest.raises(ModelNotFoundError):
+        await left
+    assert (await served.post("load")).status_code == 200
 
 
 async def test_a_server_that_ends_lets_nothing_take_over(folder: Folder, served: Served) -> None:

@@ -111,6 +111,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "the answer; later requests need a key of the new file",
         "edge/test_edge.py::test_a_key_does_not_pay_what_the_key_owes_that_was_on_its_line",
     ),
+    "clients ask for more than 64 loads and unloads of models at once, or leave meanwhile": (
+        "429 with Retry-After for the newest; the others are carried out one after another",
+        "hosting/test_swaps.py::test_of_too_many_changes_that_wait_the_newest_is_refused",
+    ),
     "a folder of models vanishes while the folders are listed": (
         "422 for requests to load that folder's model; other models are loaded",
         "hosting/test_loading.py::"
