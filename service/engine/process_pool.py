@@ -21,13 +21,16 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from typing_extensions import override
 
+from service.engine.death_signal import end_with
 from service.errors import NoProcessError
 
 R = TypeVar("R")
@@ -79,9 +82,10 @@ class ProcessPool:
     """Calls functions in other processes. Each call of `run` that is in progress uses one process.
     Processes start when they are first needed.
 
-    A process has the niceness of the thread that starts it. When the parent ends, for whatever
-    reason, the process ends too, because the pipe from which it reads is closed. After each call,
-    the parent logs the records that the process logged.
+    A process has the niceness of the thread that first calls `run` with it. When the parent ends,
+    for whatever reason, the process ends too: on Linux at once, elsewhere after its call, because
+    the pipe from which it reads is closed. After each call, the parent logs the records that the
+    process logged.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class ProcessPool:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._closed = False
+        _starter()
 
     def run(self, function: Callable[[], R], most_bytes: int | None = None) -> R:
         """Call a picklable function in another process. Return its result, or raise its error.
@@ -111,7 +116,7 @@ class ProcessPool:
         try:
             result, error, logged = self._called(process, asked)
         except _StarvedError:
-            process = _started(nice=_LOW)
+            process = _started(more_nice=_LOW)
             result, error, logged = self._called(process, asked)
         self._idle.append(process)
         if self._closed:
@@ -168,22 +173,38 @@ _Asked = tuple[Callable[[], Any], int | None]
 _Answer = tuple[Any, Exception | None, list[Line]]
 
 
-def _started(*, idle: bool = False, nice: int = 0) -> "_Process":
+@cache
+def _starter() -> ThreadPoolExecutor:
+    """Return the thread that starts the processes of all pools. Linux ends a process with the
+    thread that started it (`end_with`), and the threads that call `run` may end earlier.
+
+    Called first where no thread is nice, because the thread gets the niceness of its caller.
+    """
+    starter = ThreadPoolExecutor(1, "starter")
+    starter.submit(int)  # which starts the thread
+    return starter
+
+
+def _started(*, idle: bool = False, more_nice: int = 0) -> "_Process":
+    nice = os.getpriority(os.PRIO_PROCESS, 0) + more_nice  # of this thread, on Linux
     try:
-        return _Process(idle=idle, nice=nice)
+        return _starter().submit(_Process, idle=idle, nice=nice, apart=more_nice > 0).result()
     except OSError as error:
         raise NoProcessError(error) from error
 
 
 class _Process:
-    def __init__(self, *, idle: bool = False, nice: int = 0) -> None:
+    def __init__(self, *, idle: bool, nice: int, apart: bool) -> None:
+        """Start the process, in a session of its own if it is `idle` or `apart`."""
         self._is_idle = idle
-        program = _MAIN.format(path=sys.path, module=__name__, nice=nice, idle=idle)
+        program = _MAIN.format(
+            path=sys.path, module=__name__, parent=os.getpid(), nice=nice, idle=idle
+        )
         self._process = subprocess.Popen(  # noqa: S603  (this interpreter, on this module)
             [sys.executable, "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=idle or nice > 0,  # to which Linux may give a share of the cores
+            start_new_session=idle or apart,  # to which Linux may give a share of the cores
         )
         self._input = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)
@@ -272,19 +293,21 @@ import os, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.path[:] = {path!r}
 from {module} import main
-main({nice}, idle={idle})
+main({parent}, {nice}, idle={idle})
 """
 
 
-def main(nice: int, *, idle: bool) -> None:
+def main(parent: int, nice: int, *, idle: bool) -> None:
     """Read functions from standard input and call them, until the parent closes the pipe or ends.
 
     Ignores signals that are sent to the whole process group, such as Ctrl-C. The parent handles
     them, and finishes the requests that it has accepted.
     """
+    if sys.platform == "linux":
+        end_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(nice)
+    os.setpriority(os.PRIO_PROCESS, 0, nice)
     if idle:
         _yield_cores()
     logged: list[Line] = []

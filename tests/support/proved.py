@@ -222,6 +222,7 @@ _NETWORKS = Proof(
         # These read the images of some tests.
         *_SERVICE,
         "service/engine/__init__.py",
+        "service/engine/death_signal.py",
         "service/engine/lane.py",
         "service/engine/process_pool.py",
         "service/engine/threads.py",

@@ -204,23 +204,42 @@ def test_killing_fails_the_call_that_is_made(processes: ProcessPool) -> None:
             call.result(timeout=PATIENCE_S)
 
 
+def test_a_process_outlives_the_thread_that_first_called_it(processes: ProcessPool) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(processes.run, os.getpid).result()
+    assert processes.run(os.getpid) == first
+
+
+def test_a_process_is_as_nice_as_its_caller(processes: ProcessPool) -> None:
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(3,)) as threads:
+        nice = threads.submit(processes.run, partial(os.getpriority, os.PRIO_PROCESS, 0)).result()
+    assert nice == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)
+
+
 PARENT = """\
 import os, sys, time
-from service.engine import process_pool
+from functools import partial
 from service.engine.process_pool import ProcessPool
 processes = ProcessPool(RuntimeError)
 print(processes.run(os.getpid), flush=True)
+if sys.argv[1] == "busy":
+    processes.run(partial(time.sleep, 600))
 time.sleep(600)
 """
 
 
-def test_no_process_outlives_its_parent_that_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_no_process_outlives_its_parent_that_is_killed(state: str) -> None:
+    program = [sys.executable, "-c", PARENT, state]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = Path("/proc", parent.stdout.readline().decode().strip())
         assert child.exists()
+        time.sleep(0.1)  # until the call begins
         parent.kill()
+    killed = time.monotonic()
     until(lambda: not child.exists())
+    assert time.monotonic() - killed < 2
 
 
 def test_closing_ends_also_what_is_busy(processes: ProcessPool, tmp_path: Path) -> None:
