@@ -111,11 +111,11 @@ def check_number(explained: MapRequest, images: int) -> None:
 
 
 def map_bytes(asked: MapRequest, rows: Sequence[ScoreRow], info: ModelInfo) -> int:
-    """Return an upper limit on the bytes of all maps in an answer."""
+    """Return an upper limit on the bytes of all maps in an answer, plus the bytes of the features
+    from which the maps are computed."""
     features = rows[0].inner[maps_of(info).features.name]
     # A number takes up to 24 characters; a pixel of an overlay takes four bytes, in base64.
     values = _OVERLAY_BYTES if asked.as_overlay else 24 * features[0].size
-    # The features are in memory until then, and computing maps from many of them takes long.
     return len(rows) * (features.nbytes + len(asked.classes) * (values + _MAP_BYTES))
 
 

@@ -55,7 +55,8 @@ class Endpoint(Protocol[Head, Form]):
         body is invalid."""
 
     def answer_bytes(self, form: Form, scored: Scored) -> int:
-        """Return an upper limit on the bytes of the answer's body."""
+        """Return an upper limit on the bytes of the answer's body, plus the bytes of tensors inside
+        the network from which the answer is computed."""
 
     def answer(self, form: Form, scored: Scored, phases: Callable[[], Phases]) -> Response:
         """Return the answer with the scores. Must not hold the interpreter's lock for long at a
