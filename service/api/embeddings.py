@@ -25,7 +25,7 @@ from service.hosting.repository import Repository
 from service.hosting.request import Files, ImageRequest, Scored
 from service.hosting.vectors import embedding, embeddings_of, normalise
 from service.http.asgi import answer_to
-from service.http.body import Headers, Pieces, boundary_of, is_json
+from service.http.body import Headers, Pieces, boundary_of
 from service.http.exchange import AnyEndpoint
 from service.http.responses import JSON_NUMBER_BYTES, json_around
 from service.images.clip import CLIP_TYPES
@@ -180,14 +180,14 @@ class Embed:
         invalid, and UnsupportedError if the model has no embedding."""
         embedding(self.pipeline.info)
         headers = record.headers
-        in_json = is_json(headers)
         query = {name: values[-1] for name, values in read_query(record.query, _QUERY).items()}
         for name, value in query.items():
             if value not in (allowed := _QUERY[name][0]["enum"]):
                 raise InvalidParameterError(
                     f"{name} must be {' or '.join(allowed)}; got {value[:20]!r}"
                 )
-        if in_json and query:
+        boundary = boundary_of(headers, CLIP_TYPES if self.pipeline.info.of_clips else ())
+        if boundary is None and query:
             raise InvalidParameterError(
                 f"the query has {' and '.join(query)}, but the body is JSON; send each parameter"
                 " as a field of the JSON"
@@ -198,7 +198,7 @@ class Embed:
                 query.get("normalize") == "1",
             ),
             urgency_from(headers, record.started),
-            boundary_of(headers, CLIP_TYPES if self.pipeline.info.of_clips else ()),
+            boundary,
         )
 
     def reads_quickly(self, headers: Headers, pieces: Pieces, length: int) -> bool:

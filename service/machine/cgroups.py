@@ -7,7 +7,9 @@ has one hierarchy per controller. Version 2 has a single hierarchy.
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from math import inf
 from pathlib import Path
 
@@ -19,6 +21,13 @@ _FILES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "cpu": (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
     "memory": (("memory.max",), ("memory.limit_in_bytes",)),
 }
+
+# The files with the limit on memory and with its use, in version 2 and in version 1.
+_MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
+# Lines of memory.stat, which has less than `_MOST` bytes.
+_CACHED = re.compile(rb"^(?:in)?active_file (\d+)", re.MULTILINE)
+_MOST = 2**16
 
 
 def cpu_quota(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
@@ -41,24 +50,48 @@ def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
     """Return the fraction of the allowed memory that is in use. If several control groups have
     limits, return the largest fraction. Without a limit, return 0.
 
-    Cached files do not count as in use, because the system can drop them.
+    Cached files do not count as in use, because the system can drop them. The control groups are
+    found by the first call; if one is removed, the next call finds those of that moment.
     """
-    return max((_share(folder) for folder, _ in _folders("memory", groups, mount)), default=0.0)
+    try:
+        return max((_share(*files) for files in _memory_files(groups, mount)), default=0.0)
+    except OSError:  # this process is in another group now, and its first one was removed
+        _memory_files.cache_clear()
+        return 0.0
 
 
-def _share(folder: Path) -> float:
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        with contextlib.suppress(OSError, ValueError):  # of the other version, or not mounted
-            most = _limit((folder / limit).read_text())
-            if most < inf:
-                lines = map(str.split, (folder / "memory.stat").read_text().splitlines())
-                counted = dict(lines)
-                kept = sum(int(counted.get(name, 0)) for name in ("active_file", "inactive_file"))
-                return max(0, int((folder / used).read_text()) - kept) / most
-    return 0.0
+@cache
+def _memory_files(groups: Path, mount: Path) -> Sequence[tuple[str, str, str]]:
+    """Return the paths of three files for each control group of this process and for each parent
+    group: the limit on memory, the memory in use, and the statistics. Groups whose files cannot be
+    read are left out.
+
+    The paths are texts, because opening a `Path` takes several times as long.
+    """
+    found = []
+    for folder, _ in _folders("memory", groups, mount):
+        for limit, used in _MEMORY:
+            files = str(folder / limit), str(folder / used), str(folder / "memory.stat")
+            with contextlib.suppress(OSError, ValueError):  # of the other version, or not mounted
+                _share(*files)
+                found.append(files)
+    return found
+
+
+def _share(limit: str, used: str, stat: str) -> float:
+    most = _limit(_read(limit).decode())
+    if most == inf:
+        return 0.0
+    cached = sum(map(int, _CACHED.findall(_read(stat))))
+    return max(0, int(_read(used)) - cached) / most
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, _MOST)
+    finally:
+        os.close(file)
 
 
 def _limits(controller: str, groups: Path, mount: Path) -> Iterator[float]:

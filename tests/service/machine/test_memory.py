@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import gc
 import resource
+import shutil
 import subprocess
 import sys
 import weakref
@@ -63,6 +64,23 @@ def test_the_share_of_a_groups_limit_is_what_cannot_be_dropped(
 ) -> None:
     names = group(tmp_path, files)
     assert memory_share(names, tmp_path / "mount") == pytest.approx(share)
+
+
+def test_the_groups_are_found_again_only_if_one_is_removed(tmp_path: Path) -> None:
+    """Finding them takes a millisecond of the event loop."""
+    files = {"memory.max": "1000", "memory.current": "500", "memory.stat": "anon 500\n"}
+    names, mount = group(tmp_path, files), tmp_path / "mount"
+    assert memory_share(names, mount) == 0.5
+    other = mount / "other"
+    other.mkdir()
+    for name, text in (files | {"memory.current": "700"}).items():
+        (other / name).write_text(text)
+    names.write_text("0::/other\n")
+    (mount / "pod" / "convoy" / "memory.current").write_text("600")
+    assert memory_share(names, mount) == 0.6
+    shutil.rmtree(mount / "pod")
+    assert memory_share(names, mount) == 0.0
+    assert memory_share(names, mount) == 0.7
 
 
 def test_a_limit_on_addresses_counts() -> None:
