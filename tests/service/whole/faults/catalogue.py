@@ -115,8 +115,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "no answer; on Linux, the process ends, too",
         "engine/test_process_pool.py::test_no_process_outlives_its_parent_that_is_killed",
     ),
-    "clients ask for more than 64 loads and unloads of models at once, or leave meanwhile": (
-        "429 with Retry-After for the newest; the others are carried out one after another",
+    "more than 64 requests to load or unload models wait, even if their clients have left": (
+        "429 with Retry-After for the newest; the other requests are carried out one by one",
         "hosting/test_swaps.py::test_of_too_many_changes_that_wait_the_newest_is_refused",
     ),
     "a folder of models vanishes while the folders are listed": (
