@@ -133,7 +133,7 @@ def test_what_a_block_cannot_hold_is_refused(keys: int, depth: int, precision: P
         StridedTensor.contiguous(shape, precision.stored)
         for shape in ((1, 4, depth), (1, keys, depth), (1, keys, 4), (1, 4, 4))
     )
-    with pytest.raises(ValueError, match="up to 256 keys of up to 128 channels"):
+    with pytest.raises(ValueError, match="at most 256 keys with at most 128 channels"):
         attention_launch(q, k, v, y, precision=precision)
 
 
