@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from service.edge.call_turns import PAUSE_S, Turn
+from service.edge.call_turns import Turn
 from service.edge.connections import GRACE_S, KEPT_S, network_of
 from service.errors import (
     BadRequestError,
@@ -92,8 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         self._deaf = False  # after an error, received bytes are dropped
         self._unsent_since = 0.0  # time of the sweep that first found part of an answer unread
         self._unsent: Held | None = None  # the reservation of a long answer that is not read
-        self._turn: Turn | None = None  # of what it sends after a refusal, or owes a turn for
-        self._unparsed = b""  # bytes that take long to parse, or wait for that turn
+        self._turn: Turn | None = None  # of what it sends after a refusal
+        self._unparsed = b""  # bytes that take long to parse
         self._at_end = False  # the client closed its sending side before the answers
         self._owes = False  # a turn: its last request was refused, or the client may have left
 
@@ -144,16 +144,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @override
     def buffer_updated(self, size: int) -> None:
-        """Parse the received bytes. If the client must wait in the queue of `call_turns`, store
-        them."""
-        turns, data = self._edge.turns, self._config.received
+        """Parse the received bytes. If earlier bytes still wait to be parsed, store them."""
+        data = self._config.received
         if self._unparsed:  # reading was resumed meanwhile
             self._unparsed += data[:size]
             self._transport.pause_reading()
-        elif self._stage == _OPENED and turns.owed and turns.pay(self._caller.name):
-            self._stage, self._unparsed = _HEAD, bytes(memoryview(data)[:size])
-            self._transport.pause_reading()
-            self._loop.call_later(PAUSE_S, self._settle)
         else:
             self._parse(data, size)
 
@@ -216,24 +211,6 @@ class Connection(asyncio.BufferedProtocol):
         elif self._unparsed:
             self._transport.pause_reading()
             self._loop.call_soon(self._edge.turns.post, self._caller.name, self._parse_rest)
-
-    def _settle(self, step: int = 0) -> None:
-        """Wait in the queue of `call_turns`, and then parse the client's first bytes. If the client
-        closes the connection before that, parse only the first request's headers, so that the
-        request is counted."""
-        if not self._unparsed or self._transport.is_closing():
-            return
-        if self._reports():
-            head, end, _ = self._unparsed.partition(b"\r\n\r\n")
-            self._parse(self._unparsed, len(head) + len(end))
-            self._transport.abort()
-        elif step == 0 and b" HTTP/1.1\r\n" in self._unparsed and self._reports(_ENDED):
-            self._transport.write(CONTINUE)
-            self._loop.call_later(PAUSE_S, self._settle, 1)
-        elif step < 2:
-            self._turn = self._edge.turns.post(self._caller.name, partial(self._settle, 2))
-        else:
-            self._parse_rest()
 
     def _parse_rest(self) -> None:
         data, self._unparsed = self._unparsed, b""

@@ -28,12 +28,14 @@ from typing_extensions import override
 
 from models import DeviceLostError
 from service.batching.policy import DEFAULT_PRIORITY
+from service.edge.call_turns import CallTurns
 from service.edge.edge import Edge, Limits, allowed
 from service.edge.keys import Keys
 from service.fair_queue import Right
 from service.hosting.admission import ByteRoom
 from service.hosting.regions import MOST_REGIONS
 from service.hosting.repository import Repository
+from service.http.acceptor import MOST_WAITING, Acceptor
 from service.http.connection import Connection
 from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
@@ -173,7 +175,7 @@ def http_settings(
     cors = {"access-control-allow-origin": origin, "access-control-expose-headers": exposed}
     return ConvoyConfig(
         app,
-        Edge(allowed(limits, more_files, regions), keys, on_end, lambda: bool(held)),
+        Edge(allowed(limits, more_files, regions + MOST_WAITING), keys, on_end, lambda: bool(held)),
         direct,
         room,
         log_config=None,
@@ -216,6 +218,7 @@ class Server(uvicorn.Server):
         self._port = port
         self._edge = config.edge if isinstance(config, ConvoyConfig) else None
         self._tasks: list[asyncio.Task[None]] = []
+        self._acceptors: list[Acceptor] = []
         self._draining: asyncio.Task[None] | None = None
         self.failure: Exception | None = None  # why it cannot go on
         self.drained = True  # every accepted request was answered in time
@@ -251,7 +254,13 @@ class Server(uvicorn.Server):
         """Begin to listen, then begin to warm up. During the warm-up, health requests are
         answered."""
         try:
-            await super().startup(sockets)
+            await super().startup([])
+            protocol: Any = self.config.http_protocol_class
+            make = partial(protocol, self.config, self.server_state, self.lifespan.state)
+            turns = self._edge.turns if self._edge is not None else CallTurns()
+            self._acceptors = [
+                Acceptor(listener, turns, make, self.config.backlog) for listener in sockets or ()
+            ]
             if self._port is not None and self._edge is not None:
                 await self._port.start(self._edge)
         except OSError as error:  # another process bound the address too, and listened first
@@ -267,23 +276,12 @@ class Server(uvicorn.Server):
             turn_away(listener)
         if sockets:
             await asyncio.sleep(_HANDSHAKE_S)
-        for listener in sockets or []:
-            await self._accept_rest(listener)
+        for acceptor in self._acceptors:
+            await acceptor.accept_rest()
         await super().shutdown(sockets)
         if self._port is not None:
             await self._port.stop(LEAVE_S)
         self.stuck = not await self._repository.close(LEAVE_S)
-
-    async def _accept_rest(self, listener: socket.socket) -> None:
-        """Accept the connections that wait in the operating system's queue. Closing the listener
-        would reset them."""
-        protocol: Any = self.config.http_protocol_class
-        make = partial(protocol, self.config, self.server_state, self.lifespan.state)
-        with contextlib.suppress(OSError):  # no connection waits any more
-            for _ in range(self.config.backlog):
-                connection, _ = listener.accept()
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def stop(self) -> None:
         """Begin to finish the accepted requests. If this has begun already, exit without waiting

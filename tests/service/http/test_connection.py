@@ -5,10 +5,7 @@ import asyncio
 import base64
 import gc
 import json
-import socket
-import struct
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ from service.http.connection import Connection
 from service.http.exchange import Exchange
 from service.images.decode_pool import Decoding
 from tests.support.servers.listening import post
-from tests.support.servers.served import FORM, PATH, Http, form, run, served
+from tests.support.servers.served import FORM, PATH, form, run, served
 from tests.support.service.client import until
 from tests.support.service.fakes import FakeEngine
 from tests.support.service.garbage import CALLS, bytes_kept, bytes_left
@@ -490,78 +487,6 @@ async def test_while_models_have_requests_many_pieces_wait_for_their_clients_tur
         assert not http.reader._buffer  # type: ignore[attr-defined]
         turns._next()
         assert await http.digit() == 9
-
-
-def reset(client: Http) -> None:
-    """Leave at once, as a process that is killed does."""
-    linger = struct.pack("ii", 1, 0)
-    connection = client.writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    client.abort()
-
-
-@pytest.mark.parametrize("leave", [reset, Http.abort], ids=["reset", "closed"])
-@run
-async def test_who_leaves_owes_a_turn_and_is_counted_unread_if_it_leaves_again(
-    leave: Callable[[Http], None],
-) -> None:
-    gate = threading.Event()
-    engine = FakeEngine(gate=gate, max_batch=1)
-    async with served(engine) as server:
-        metrics = server.pipeline.metrics
-
-        def left(count: int) -> bool:
-            return metrics.counts.sum().requests.get(499) == count
-
-        def left_by_its_turn(count: int) -> bool:
-            turns._next()
-            return left(count)
-
-        staying, leaving = await server.connect(), await server.connect()
-        staying.send(post(b"1"))
-        await until(lambda: len(engine.batches) == 1)
-        turns = next(iter(server.connections))._edge.turns
-        turns.is_busy = lambda: True
-        turns._paused = True  # as while other calls wait
-        leaving.send(post(b"7"))
-        await until(lambda: metrics.pending() == 1)
-        leave(leaving)
-        await until(lambda: left(1))
-        assert turns.owed == {"127.0.0.1": 1}
-
-        gone = await server.connect()
-        gone.send(post(b"8"))
-        leave(gone)
-        await until(lambda: left_by_its_turn(2))
-        assert turns.owed == {"127.0.0.1": 1}
-
-        turns._paused = True
-        again = await server.connect()
-        again.send(post(b"3"))
-        await until(lambda: bool(turns._waiting))
-        gate.set()
-        assert await staying.digit() == 1
-        assert metrics.counts.sum().requests == {200: 1, 499: 2}
-        turns._next()
-        assert await again.digit() == 3
-        assert engine.batches == [1, 1]
-        assert not turns.owed
-
-
-@run
-async def test_who_owes_a_turn_and_only_ends_its_side_is_answered() -> None:
-    async with served() as server:
-        http = await server.connect()
-        http.send(post(b"7"))
-        assert await http.digit() == 7
-        turns = next(iter(server.connections))._edge.turns
-        turns.owe("127.0.0.1")
-        ending = await server.connect()
-        ending.send(post(b"5"))
-        ending.writer.write_eof()
-        assert (await ending.head()).startswith(b"HTTP/1.1 100 ")
-        assert await ending.digit() == 5
-        assert await ending.ended()
 
 
 @run

@@ -14,6 +14,7 @@ from service.edge.edge import Limits
 from service.fair_queue import ANYONE
 from service.hosting.admission import ByteRoom, Held
 from service.hosting.regions import MOST_REGIONS
+from service.http.acceptor import MOST_WAITING
 from service.http.server import SWITCH_S, Server, http_settings, turn_away
 from service.settings import Settings
 from tests.support import PATIENCE_S
@@ -63,7 +64,7 @@ def test_files_of_regions_and_processes_are_expected(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("service.http.server.allowed", noted)
     for shared, threads in ((False, 1), (True, 4)):
         http_settings(_nothing, Settings(shared_memory=shared, threads=threads))
-    assert asked == [(2, 0), (4 + 8, MOST_REGIONS)]
+    assert asked == [(2, MOST_WAITING), (4 + 8, MOST_REGIONS + MOST_WAITING)]
 
 
 @pytest.mark.parametrize("direct", [True, False])

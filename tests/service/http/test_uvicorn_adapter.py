@@ -177,11 +177,16 @@ def test_a_server_calls_what_convoys_overrides() -> None:
 
 
 def test_a_server_has_what_it_accepts_connections_with() -> None:
-    """When the server ends, it accepts the waiting connections itself (`Server._accept_rest`)."""
+    """The server accepts connections itself (`Acceptor`), so uvicorn gets no listening socket."""
     settings = config(http=asyncio.Protocol)
     assert settings.backlog == 2048
     settings.load()
-    assert settings.lifespan_class(settings).state == {}
+    server = Server(settings)
+    server.lifespan = settings.lifespan_class(settings)
+    assert server.lifespan.state == {}
+    asyncio.run(server.startup(sockets=[]))
+    assert server.servers == []
+    assert server.started
 
 
 def test_a_server_makes_connections_with_the_arguments_that_connection_takes() -> None:

@@ -64,9 +64,11 @@ class AskedServer:
         answer = self.ask(method, path, body, headers)
         return answer.status, answer.content()
 
-    def raw(self, *pieces: bytes) -> socket.socket:
-        """Return a connection that has sent these bytes."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+    def raw(self, *pieces: bytes, address: str = "127.0.0.1") -> socket.socket:
+        """Return a connection from this address that has sent these bytes."""
+        connection = socket.create_connection(
+            ("127.0.0.1", self.port), timeout=PATIENCE_S, source_address=(address, 0)
+        )
         for piece in pieces:
             connection.sendall(piece)
         return connection

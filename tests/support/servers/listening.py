@@ -3,6 +3,7 @@ test."""
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from uvicorn.server import ServerState
 from service.edge.edge import Edge, Limits
 from service.edge.keys import Keys
 from service.hosting.admission import ByteRoom
+from service.http.acceptor import Acceptor
 from service.http.connection import Connection
 from service.http.exchange import AnyEndpoint
 from service.http.uvicorn_adapter import ConvoyConfig
@@ -143,15 +145,15 @@ async def listening(
     )
     config.load()
     state = ServerState()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(config, state, {}), "127.0.0.1", 0
-    )
-    shown = OpenPort(server.sockets[0].getsockname()[1], edge, entries, state)
+    listener = socket.create_server(("127.0.0.1", 0))
+    acceptor = Acceptor(listener, edge.turns, lambda: Connection(config, state, {}), 100)
+    shown = OpenPort(listener.getsockname()[1], edge, entries, state)
     try:
         yield shown
     finally:
         shown.close()
-        server.close()
+        acceptor.close()
+        listener.close()
     async with asyncio.timeout(PATIENCE_S):
         while state.connections or state.tasks:
             await asyncio.sleep(0.002)

@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, cast
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from service.api.app import create_app
+from service.edge.call_turns import CallTurns
 from service.hosting.repository import Repository
+from service.http.acceptor import Acceptor
 from service.http.server import http_settings
+from service.http.uvicorn_adapter import ConvoyConfig
 from service.settings import Settings
 from tests.support import PATIENCE_S
 from tests.support.servers.listening import Client
@@ -54,16 +58,24 @@ class LiveServer:
     """Holds a running server, and the paths that its application received over ASGI."""
 
     def __init__(
-        self, repository: Repository, port: int, asked: list[str], connections: set[Any]
+        self,
+        repository: Repository,
+        port: int,
+        asked: list[str],
+        connections: set[Any],
+        acceptor: Acceptor,
+        turns: CallTurns,
     ) -> None:
         self.repository = repository
         self.connections = connections
         self.pipeline = next(iter(repository.models.values()))
         self.asked = asked
-        self._port = port
+        self.acceptor = acceptor
+        self.turns = turns
+        self.port = port
 
     async def connect(self) -> Http:
-        return Http(*await asyncio.open_connection("127.0.0.1", self._port))
+        return Http(*await asyncio.open_connection("127.0.0.1", self.port))
 
 
 @asynccontextmanager
@@ -89,18 +101,17 @@ async def served(
         )
     config.load()
     state = ServerState()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: config.http_protocol_class(  # type: ignore[call-arg]
-            config=config, server_state=state, app_state={}, _loop=loop
-        ),
-        "127.0.0.1",
-        0,
-    )
+    turns = config.edge.turns if isinstance(config, ConvoyConfig) else CallTurns()
+    listener = socket.create_server(("127.0.0.1", 0))
+    protocol = cast(Any, config.http_protocol_class)
+    make = partial(protocol, config, state, {})
+    acceptor = Acceptor(listener, turns, make, config.backlog)
     try:
-        yield LiveServer(repository, server.sockets[0].getsockname()[1], asked, state.connections)
+        port = listener.getsockname()[1]
+        yield LiveServer(repository, port, asked, state.connections, acceptor, turns)
     finally:
-        server.close()
+        acceptor.close()
+        listener.close()
         for connection in cast("set[Any]", state.connections.copy()):
             (connection.transport if stock else connection._transport).abort()
         await until(lambda: not repository.requests and not repository.room.taken)

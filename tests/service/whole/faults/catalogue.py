@@ -54,10 +54,9 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
     ),
     "a client closes or resets its connections right after its requests": (
-        "nothing; the client's next requests wait. If the client leaves again, these requests are"
-        " counted but not read",
-        "http/test_connection.py::"
-        "test_who_leaves_owes_a_turn_and_is_counted_unread_if_it_leaves_again",
+        "nothing; the client's next connections wait. If the client leaves again, they are closed "
+        "unread",
+        "http/test_acceptor.py::test_who_leaves_owes_a_turn_and_is_not_read_if_it_leaves_again",
     ),
     "a body arrives in chunks of one byte": (
         "a late answer; other clients are answered",

@@ -31,8 +31,8 @@ def _(rig: Rig) -> Counted:
 
 @fault("a client disconnects in the middle of a body", "nothing")
 def _(rig: Rig) -> Counted:
-    reset(rig.raw(head(length=50_000), b"7" * 20_000))
-    rig.raw(head("Transfer-Encoding: chunked"), b"5\r\n77777\r\n").close()
+    reset(rig.stranger(head(length=50_000), b"7" * 20_000))
+    rig.stranger(head("Transfer-Encoding: chunked"), b"5\r\n77777\r\n").close()
     return {"499": 2}
 
 
@@ -42,7 +42,7 @@ def _(rig: Rig) -> Counted:
         with rig.control.holding():
             busy = pool.submit(rig.classify, 0)
             rig.control.until_held()
-            queued = rig.raw(post(b"5"))
+            queued = rig.stranger(post(b"5"))
             rig.wait_inside(2)
             reset(queued)
             rig.wait_inside(1)
@@ -53,7 +53,7 @@ def _(rig: Rig) -> Counted:
 @fault("a client disconnects while its image is computed", "nothing")
 def _(rig: Rig) -> Counted:
     with rig.control.holding():
-        running = rig.raw(post(b"7"))
+        running = rig.stranger(post(b"7"))
         rig.control.until_held()
         reset(running)
         rig.wait_inside(0)
@@ -64,7 +64,7 @@ def _(rig: Rig) -> Counted:
 @fault("a client disconnects without reading its answer", "nothing")
 def _(rig: Rig) -> Counted:
     for _ in range(20):
-        reset(rig.raw(post(b"5")))
+        reset(rig.stranger(post(b"5")))
     return {ANY: 20}
 
 
@@ -87,7 +87,7 @@ def _(rig: Rig) -> Counted:
 @fault("a client pipelines requests and disconnects", "nothing")
 def _(rig: Rig) -> Counted:
     with rig.control.holding():
-        connection = rig.raw(post(b"7") + post(b"1") * 5)
+        connection = rig.stranger(post(b"7") + post(b"1") * 5)
         rig.control.until_held()
         reset(connection)
     return {ANY: 1}  # the others are never begun
@@ -95,7 +95,7 @@ def _(rig: Rig) -> Counted:
 
 @fault("300 clients disconnect at the same time", "nothing; other clients are answered")
 def _(rig: Rig) -> Counted:
-    leaving = [rig.raw(head(length=9), b"1234") for _ in range(300)]
+    leaving = [rig.stranger(head(length=9), b"1234") for _ in range(300)]
     with rig.others():
         for connection in leaving:
             reset(connection)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Rig(AskedServer):
         super().__init__(process, int(process.stdout.readline()) if port is None else port)
         self.control = control
         self.errors = errors  # what the server wrote to its standard error
+        self._strangers = count(1)
 
     # --- well-behaved clients ---
 
@@ -96,6 +98,11 @@ class Rig(AskedServer):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     # --- misbehaving clients ---
+
+    def stranger(self, *pieces: bytes) -> socket.socket:
+        """Return a connection of a client that has not connected before, and so owes no turn."""
+        high, low = divmod(next(self._strangers), 250)
+        return self.raw(*pieces, address=f"127.1.{high}.{low + 1}")
 
     def answers(self, *pieces: bytes, half_close: bool = False) -> list[tuple[int, Any]]:
         """Send bytes on a connection. Return all answers until the server closes the connection."""

@@ -1,0 +1,230 @@
+"""Connections are accepted a few at a time, and those of clients that owe a turn wait."""
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from service.edge.call_turns import CallTurns
+from service.http.acceptor import Acceptor
+from tests.support.servers.listening import post
+from tests.support.servers.served import Http, LiveServer, run, served
+from tests.support.service.client import until
+from tests.support.service.fakes import FakeEngine
+
+ME = "127.0.0.1"
+
+
+def reset(client: Http) -> None:
+    """Leave at once, as a process that is killed does."""
+    linger = struct.pack("ii", 1, 0)
+    connection = client.writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    client.abort()
+
+
+def block_calls(server: LiveServer) -> None:
+    """Let all calls wait, as while other calls wait and models have requests."""
+    server.turns.is_busy = lambda: True
+    server.turns._paused = True
+
+
+@pytest.mark.parametrize("leave", [reset, Http.abort], ids=["reset", "closed"])
+@run
+async def test_who_leaves_owes_a_turn_and_is_not_read_if_it_leaves_again(
+    leave: Callable[[Http], None],
+) -> None:
+    gate = threading.Event()
+    engine = FakeEngine(gate=gate, max_batch=1)
+    async with served(engine) as server:
+        requests = server.pipeline.metrics.counts.sum().requests
+        staying, leaving = await server.connect(), await server.connect()
+        staying.send(post(b"1"))
+        await until(lambda: len(engine.batches) == 1)
+        block_calls(server)
+        leaving.send(post(b"7"))
+        await until(lambda: server.pipeline.metrics.pending() == 1)
+        leave(leaving)
+        await until(lambda: server.pipeline.metrics.counts.sum().requests.get(499) == 1)
+        assert server.turns.owed == {ME: 1}
+
+        gone = await server.connect()
+        await until(lambda: len(server.acceptor._waiting) == 1)
+        gone.send(post(b"8"))
+        leave(gone)
+        await until(lambda: not server.acceptor._waiting)
+        assert server.turns.owed == {ME: 1}
+
+        again = await server.connect()
+        again.send(post(b"3"))
+        await until(lambda: bool(server.turns._waiting))
+        gate.set()
+        assert await staying.digit() == 1
+        requests = server.pipeline.metrics.counts.sum().requests
+        assert requests == {200: 1, 499: 1}
+        server.turns._next()
+        assert await again.digit() == 3
+        assert engine.batches == [1, 1]
+        assert not server.turns.owed
+        assert not server.acceptor._by_client
+
+
+@run
+async def test_who_owes_a_turn_and_only_ends_its_side_is_answered() -> None:
+    async with served() as server:
+        server.turns.owe(ME)
+        ending = await server.connect()
+        ending.send(post(b"5"))
+        ending.writer.write_eof()
+        assert (await ending.head()).startswith(b"HTTP/1.1 100 ")
+        assert await ending.digit() == 5
+        assert await ending.ended()
+
+
+@run
+async def test_a_client_of_http_1_0_that_owes_a_turn_is_not_asked() -> None:
+    async with served() as server:
+        server.turns.owe(ME)
+        ending = await server.connect()
+        ending.send(post(b"5", version="1.0"))
+        ending.writer.write_eof()
+        assert await ending.digit() == 5
+        assert await ending.ended()
+
+
+@run
+async def test_who_leaves_while_it_waits_in_the_queue_is_not_read() -> None:
+    async with served() as server:
+        block_calls(server)
+        server.turns.owe(ME)
+        leaving = await server.connect()
+        leaving.send(post(b"5"))
+        await until(lambda: bool(server.turns._waiting))
+        reset(leaving)
+        await asyncio.sleep(0.01)
+        server.turns._next()
+        assert not server.acceptor._waiting
+        assert not server.connections
+        assert server.turns.owed == {ME: 1}
+
+
+@run
+async def test_few_connections_of_a_client_wait_and_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.http.acceptor._MOST_OF_A_CLIENT", 2)
+    async with served() as server:
+        block_calls(server)
+        for _ in range(5):
+            server.turns.owe("127.0.0.2")
+        connect = partial(asyncio.open_connection, ME, server.port, local_addr=("127.0.0.2", 0))
+        rude = [Http(*await connect()) for _ in range(5)]
+        assert await rude[2].ended()
+        assert await rude[3].ended()
+        assert await rude[4].ended()
+        assert len(server.acceptor._waiting) == 2
+        assert server.turns.owed == {"127.0.0.2": 3}
+        other = await server.connect()
+        other.send(post(b"7"))
+        assert await other.digit() == 7
+        server.turns._next()
+        rude[0].send(post(b"4"))
+        assert await rude[0].digit() == 4
+        server.turns._next()
+        rude[1].send(post(b"6"))
+        assert await rude[1].digit() == 6
+
+
+@run
+async def test_few_connections_of_all_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.http.acceptor.MOST_WAITING", 3)
+    async with served() as server:
+        block_calls(server)
+        clients = []
+        for number in range(2, 6):
+            address = f"127.0.0.{number}"
+            server.turns.owe(address)
+            connect = asyncio.open_connection(ME, server.port, local_addr=(address, 0))
+            clients.append(Http(*await connect))
+        assert await clients[3].ended()
+        assert len(server.acceptor._waiting) == 3
+        for client in clients[:3]:
+            client.abort()
+
+
+@run
+async def test_a_few_connections_are_opened_in_an_iteration_of_the_event_loop() -> None:
+    async with served() as server:
+        clients = []
+        for _ in range(30):
+            client = socket.socket()
+            client.connect((ME, server.port))  # the event loop does not run meanwhile
+            clients.append(client)
+        seen = [0]
+        while seen[-1] < 30:
+            await asyncio.sleep(0)
+            seen.append(len(server.connections))
+        assert max(after - before for before, after in pairwise(seen)) <= 4
+        for client in clients:
+            client.close()
+
+
+class Full(socket.socket):
+    """A listening socket of a process that may open no more files for a while."""
+
+    refusals = 3
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+@run
+async def test_a_server_without_files_accepts_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("service.http.acceptor._FULL_S", 0.005)
+    accepted: asyncio.Future[asyncio.Protocol] = asyncio.get_running_loop().create_future()
+
+    class Told(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.set_result(self)
+            transport.close()
+
+    with Full() as listener:
+        listener.bind((ME, 0))
+        acceptor = Acceptor(listener, CallTurns(), Told, 10)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        await accepted
+        assert await reader.read() == b""
+        writer.close()
+        acceptor.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot accept connections: Too many open files"
+    ] * 3
+
+
+@run
+async def test_at_the_end_all_connections_are_opened_even_those_that_wait() -> None:
+    async with served() as server:
+        block_calls(server)
+        server.turns.owe(ME)
+        waiting = await server.connect()
+        await until(lambda: len(server.acceptor._waiting) == 1)
+        queued = socket.socket()
+        queued.connect((ME, server.port))
+        await server.acceptor.accept_rest()
+        assert len(server.connections) == 2
+        assert not server.acceptor._waiting
+        waiting.send(post(b"7"))
+        assert await waiting.digit() == 7
+        queued.close()
