@@ -83,7 +83,8 @@ class Parser:
         self._in_plain_body = False  # of a known length, not in chunks
         self._pending = 0  # bytes since a head, a piece of a body or a request was complete
         self._at_once = 0  # bytes that llhttp parses now
-        self._pieces = 0  # that were passed on
+        self._pieces = 0  # of bodies since `parse` was called
+        self._chunks: list[bytes] = []  # of a body, that are not passed on yet
 
     def parse(self, data: bytes | bytearray, size: int) -> bytes:
         """Parse the first `size` bytes of `data`. If they contain many requests or chunks of
@@ -104,6 +105,8 @@ class Parser:
             try:
                 self._llhttp.feed_data(piece)
                 at += self._at_once
+                if self._chunks:
+                    self._pass_on()
             except httptools.HttpParserUpgrade as upgrade:
                 view, at = memoryview(self._stay() + view[at + upgrade.args[0] : size]), 0
                 size = len(view)
@@ -167,19 +170,31 @@ class Parser:
         )
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of a body to the connection."""
+        """Pass a part of a body to the connection. Collect the data of chunks first."""
         self._pending = 0
         self._pieces += 1
-        self._connection.on_piece(body)
+        if self._in_plain_body:
+            self._connection.on_piece(body)
+        else:
+            self._chunks.append(body)
 
     def on_message_complete(self) -> None:
         """Tell the connection that a request is complete."""
+        if self._chunks:
+            self._pass_on()
         self._in_plain_body = False  # what follows may be a head, and chunks
         if not self._llhttp.should_upgrade():
             self._pending = 0
             self._connection.on_end()
 
     # --- internals -------------------------------------------------------------------------------
+
+    def _pass_on(self) -> None:
+        """Pass the data of several chunks to the connection as one piece, because passing a piece
+        on takes ten times as long as parsing a chunk of one byte."""
+        piece = b"".join(self._chunks)
+        self._chunks.clear()
+        self._connection.on_piece(piece)
 
     def _new(self) -> Any:
         llhttp = httptools.HttpRequestParser(self)

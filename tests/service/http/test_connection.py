@@ -434,11 +434,11 @@ def in_small_chunks(body: bytes) -> bytes:
 async def test_what_comes_in_many_pieces_is_parsed_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    parsed: list[int] = []  # pieces in each callback of the event loop
+    parsed: list[int] = []  # bytes of bodies in each callback of the event loop
     usual_piece, usual_parse = Connection.on_piece, Connection._parse
 
     def on_piece(connection: Connection, piece: bytes) -> None:
-        parsed[-1] += 1
+        parsed[-1] += len(piece)
         usual_piece(connection, piece)
 
     def parse(connection: Connection, data: bytes, size: int) -> None:

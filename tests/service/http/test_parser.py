@@ -230,6 +230,23 @@ def test_a_body_in_the_read_of_its_head_is_one_piece(body: bytes) -> None:
     assert heard.calls == ["begin", b"/p", *piece, "end", "begin", b"/g", "end"]
 
 
+def test_chunks_that_are_parsed_at_once_are_one_piece() -> None:
+    """Because to pass a piece on takes longer than to read a chunk of a byte."""
+    head = b"POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    after = b"GET /g HTTP/1.1\r\nHost: a\r\n\r\n"
+    read = head + b"1\r\n7\r\n2\r\n89\r\n0\r\n\r\n" + after
+    heard = _Heard()
+    assert Parser(heard).parse(read, len(read)) == b""
+    assert heard.calls == ["begin", b"/p", b"789", "end", "begin", b"/g", "end"]
+    heard, part = _Heard(), head + b"1\r\n7\r\n2\r\n8"
+    parser = Parser(heard)
+    parser.parse(part, len(part))
+    assert heard.calls == ["begin", b"/p", b"78"]
+    rest = b"9\r\n0\r\n\r\n"
+    parser.parse(rest, len(rest))
+    assert heard.calls[3:] == [b"9", "end"]
+
+
 async def test_several_transfer_encodings_are_refused_whichever_is_last() -> None:
     async with convoy() as (server, _):
         for codings in (("gzip", "chunked"), ("chunked", "chunked"), ("identity", "chunked")):
