@@ -86,3 +86,16 @@ class ProtoGraph:
             self.proto.initializer.append(numpy_helper.from_array(array, name))
             self.constants[name] = self.proto.initializer[-1]
         return name
+
+    def drop(self, unread: Collection[str]) -> None:
+        """Remove the DequantizeLinear nodes and the constants in `unread` that no node reads."""
+        names, nodes = set(unread), self.proto.node
+        made = [self.makers[name] for name in names if name in self.makers]
+        read = {name for node in nodes for name in node.input} | self.outputs
+        for node in made:
+            if node.op_type == "DequantizeLinear" and node.output[0] not in read:
+                nodes.remove(node)
+                names.update(node.input)
+        names -= {name for node in nodes for name in node.input} | self.outputs
+        for tensor in [each for each in self.proto.initializer if each.name in names]:
+            self.proto.initializer.remove(tensor)

@@ -57,7 +57,7 @@ def settle_products(model: ModelProto, kept: AbstractSet[str] = frozenset()) -> 
                 _as_floats(graph, node, weights)
             elif _as_product(graph, node, x, weights):
                 _import_contrib(model)
-    _drop(graph, unread)
+    graph.drop(unread)
 
 
 def _import_contrib(model: ModelProto) -> None:
@@ -204,6 +204,8 @@ def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
     ahead, own = scales
     if ahead is None or own is None or ahead.size > 1 or own.size not in (1, bias.size):
         return
+    if bias.ndim > 1 and bias.shape[-1] != bias.size:  # a Gemm's bias may have several rows
+        return
     step = np.resize(ahead.astype(np.float32) * own.astype(np.float32), bias.size)
     with np.errstate(divide="ignore", invalid="ignore"):  # a filter may be all zeros
         numbers = np.rint(np.where(bias == 0, 0, bias.reshape(-1).astype(np.float64) / step))
@@ -217,18 +219,3 @@ def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
     made = helper.make_node("DequantizeLinear", operands, [stem], stem, axis=0)
     graph.proto.node.insert(list(graph.proto.node).index(node), made)
     node.input[2] = stem
-
-
-def _drop(graph: ProtoGraph, unread: set[str]) -> None:
-    """Remove the DequantizeLinear nodes and the constants in `unread` that no node reads."""
-    nodes = graph.proto.node
-    made = [graph.makers[name] for name in unread if name in graph.makers]
-    read = {name for node in nodes for name in node.input} | graph.outputs
-    for node in made:
-        if node.op_type == "DequantizeLinear" and node.output[0] not in read:
-            nodes.remove(node)
-            unread.update(node.input)
-    read = {name for node in nodes for name in node.input}
-    for name in unread - read:
-        if name in graph.constants:
-            graph.proto.initializer.remove(graph.constants[name])

@@ -34,6 +34,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from models.engines.proto_graph import ProtoGraph
 from models.engines.settled_products import settle_products
+from models.engines.unfused import unfuse
 
 _SHIFT = 128
 _HIGHEST = 255
@@ -61,6 +62,7 @@ def on_integers(
     """
     result = ModelProto()
     result.CopyFrom(model)
+    unfuse(result, kept)
     # A subgraph of a node may read any value.
     if any(p.type == AttributeProto.GRAPH for node in model.graph.node for p in node.attribute):
         return result

@@ -91,7 +91,9 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
     ]
     if spelling.bias is not None and _input(node, spelling.bias) is not None:
         scales = [_constant(_input(node, scale)) for _, scale, _ in spelling.reads]
-        step = np.ones((), np.float32)
+        # A QGemm multiplies its bias by alpha, too.
+        alpha = attributes.get("alpha")
+        step = np.ones((), np.float32) * np.float32(1 if alpha is None else alpha.as_float())
         for scale in scales:
             if scale is None:
                 return

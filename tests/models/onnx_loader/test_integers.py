@@ -180,6 +180,27 @@ def test_a_matrix_of_integers_has_its_scales_along_its_outputs(
     assert len(loaded.graph.grids[gemm.weight].scale) == (5 if per_channel else 1)
 
 
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_a_product_of_integers_multiplies_its_bias_too(alpha: float) -> None:
+    rng = np.random.default_rng(0)
+    weights = STEPS | {
+        "rows": np.array([0, 144]),
+        "w": rng.integers(-63, 64, (5, 144)).astype(np.int8),
+        "ws": np.array(0.002, np.float32),
+        "wz": np.array(0, np.int8),
+        "b": np.array([-9000, -4000, 0, 5000, 9000], np.int32),
+    }
+    product = contrib("QGemm", "f s z w ws wz b t u", transB=1, alpha=alpha)
+    proto = _model([Q, node("Reshape", "q rows", "f"), product, D], weights)
+    loaded = load_proto("small", proto)
+    images = noise(3, 4, 6, 6)
+    expected = run_on_integers(proto, images)
+    assert expected.std() > 0.4
+    assert abs(run_on_integers(loaded.proto, images) - expected).max() <= 0.0801
+    (typed,) = run_reference(loaded.graph, {"x": images}, np.float32).values()
+    assert abs(typed - expected).max() <= 0.0801
+
+
 def test_weights_alone_as_integers_leave_a_model_of_floats() -> None:
     weights: Arrays = {"w": np.ones((4, 4, 1, 1), np.int8), "s": np.array(0.5, np.float32)}
     nodes = [node("DequantizeLinear", "w s", "d"), node("Conv", "x d", "y")]

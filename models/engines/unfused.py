@@ -1,0 +1,207 @@
+"""Keeps ONNX Runtime from fusing the nodes that its integer kernels would compute wrong.
+
+ONNX Runtime fuses a node with the DequantizeLinear nodes before it. In these cases, the result is
+wrong, or the session fails:
+
+    scales   A kernel takes several scales as those of a filter's outputs: of axis 0 of a Conv's
+             filter, and of the last axis of a matrix. DequantizeLinear's scales may belong to
+             another axis, such as the inputs, or to blocks.
+    bias     A QGemm takes the scale of its bias as the input's scale times the filter's scale.
+             DequantizeLinear's scale may be another one: quantize_static multiplies it by beta.
+    windows  With ceil_mode, the last window of an AveragePool may reach beyond the padding. With
+             count_include_pad, QLinearAveragePool also counts the positions beyond the padding. It
+             has no dilations.
+
+Constants become floats, which ONNX Runtime does not fuse. A computed operand becomes the Sum of one
+value, which has the same numbers. All other nodes are fused as before.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
+
+from models.engines.proto_graph import ProtoGraph
+
+# Operators that ONNX Runtime fuses with each DequantizeLinear before them.
+_FUSED = frozenset({"Add", "Concat", "Conv", "Gemm", "MatMul", "Mul"})
+# The largest relative difference of two equal scales that were rounded differently.
+_ROUNDING = 1e-6
+
+
+def unfuse(model: ModelProto, kept: Collection[str] = ()) -> None:
+    """Rewrite `model` in place, so that ONNX Runtime fuses no node that it would compute wrong.
+
+    The represented numbers stay the same. The values in `kept` are not removed.
+    """
+    _unfuse(ProtoGraph.of(model.graph, kept))
+
+
+def _unfuse(graph: ProtoGraph) -> None:
+    for node in graph.proto.node:
+        if node.op_type == "Constant" and (value := _part(node, "value", None)) is not None:
+            graph.constants[node.output[0]] = value
+    unread: set[str] = set()
+    for node in list(graph.proto.node):
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type in _FUSED:
+            for index, name in enumerate(node.input):
+                if _has_other_scales(graph, node, index):
+                    unread.add(name)
+                    _in_float(graph, node, index)
+        elif node.op_type == "AveragePool":
+            _drop_dilations(node)
+            if _is_beyond_kernel(graph, node):
+                _in_float(graph, node, 0)
+    subgraphs = list(_subgraphs(graph.proto))
+    for subgraph in subgraphs:
+        inner = ProtoGraph.of(subgraph)
+        inner.constants.update({**graph.constants, **inner.constants})
+        _unfuse(inner)
+    if not subgraphs:  # they may read any value
+        graph.drop(unread)
+
+
+def _subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
+    for node in graph.node:
+        for part in node.attribute:
+            if part.type == AttributeProto.GRAPH:
+                yield part.g
+
+
+def _part(node: NodeProto, name: str, default: Any) -> Any:
+    found = (helper.get_attribute_value(p) for p in node.attribute if p.name == name)
+    return next(found, default)
+
+
+def _dequantize(graph: ProtoGraph, name: str) -> NodeProto | None:
+    """Return the DequantizeLinear that computes the value `name`, or None."""
+    node = graph.makers.get(name)
+    return node if node is not None and node.op_type == "DequantizeLinear" else None
+
+
+def _has_other_scales(graph: ProtoGraph, node: NodeProto, index: int) -> bool:
+    """Return whether an operand is dequantized with scales that a kernel does not take as they are
+    meant."""
+    if index == 2 and node.op_type in ("Conv", "Gemm"):
+        return _has_own_scale(graph, node)
+    name, is_transposed = node.input[index], False
+    # ONNX Runtime moves a Transpose ahead of the DequantizeLinear.
+    while (moved := graph.makers.get(name)) is not None and moved.op_type == "Transpose":
+        is_transposed ^= _part(moved, "perm", None) != [0, 1]
+        name = moved.input[0]
+    made = _dequantize(graph, name)
+    scale = None if made is None else graph.array(made.input[1])
+    if made is None or scale is None or scale.size == 1:
+        return False
+    if index != 1 or node.op_type not in ("Conv", "Gemm", "MatMul") or scale.ndim > 1:
+        return True
+    integers = graph.array(made.input[0])
+    if integers is None or (integers.ndim != 2 and (is_transposed or node.op_type != "Conv")):
+        return True
+    has_rows = node.op_type == "Conv" or bool(_part(node, "transB", 0))
+    axis = _part(made, "axis", 1) % integers.ndim
+    return bool(axis != (0 if has_rows != is_transposed else 1))
+
+
+def _has_own_scale(graph: ProtoGraph, node: NodeProto) -> bool:
+    """Return whether the bias of a Gemm is dequantized with a scale other than the input's scale
+    times the filter's scale, or with a zero point other than 0.
+
+    ONNX Runtime itself compares these scales if the node is a Conv.
+    """
+    x, filter_, bias = (_dequantize(graph, name) for name in node.input[:3])
+    if node.op_type != "Gemm" or x is None or filter_ is None or bias is None:
+        return False
+    if len(bias.input) > 2 and bias.input[2]:
+        zero = graph.array(bias.input[2])
+        if zero is None or zero.any():
+            return True
+    scales = [graph.array(each.input[1]) for each in (x, filter_, bias)]
+    ahead, own, given = (None if s is None else s.astype(np.float64).reshape(-1) for s in scales)
+    if ahead is None or own is None or given is None:
+        return True
+    step = ahead * own if ahead.size == 1 else own
+    if given.size not in (1, step.size) and step.size != 1:
+        return True
+    return not np.allclose(given, step, rtol=_ROUNDING, atol=0)
+
+
+def _drop_dilations(pool: NodeProto) -> None:
+    """Remove the attribute `dilations` if it has its default. QLinearAveragePool does not know the
+    attribute."""
+    for part in pool.attribute:
+        if part.name == "dilations" and set(part.ints) == {1}:
+            pool.attribute.remove(part)
+            return
+
+
+def _is_beyond_kernel(graph: ProtoGraph, pool: NodeProto) -> bool:
+    """Return whether QLinearAveragePool cannot compute an AveragePool."""
+    if _part(pool, "dilations", None) is not None:
+        return True
+    if not (_part(pool, "ceil_mode", 0) and _part(pool, "count_include_pad", 0)):
+        return False
+    auto_pad = _part(pool, "auto_pad", b"NOTSET")
+    if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
+        return False
+    kernel = _part(pool, "kernel_shape", [])
+    axes = len(kernel)
+    sizes = _sizes(graph, pool.input[0])
+    if sizes is None or len(sizes) != axes:
+        return True
+    pads = _part(pool, "pads", [0] * 2 * axes) if auto_pad == b"NOTSET" else [0] * 2 * axes
+    steps = _part(pool, "strides", [1] * axes)
+    return any(
+        (size + pads[i] + pads[i + axes] - kernel[i]) % steps[i] for i, size in enumerate(sizes)
+    )
+
+
+def _sizes(graph: ProtoGraph, name: str) -> Sequence[int] | None:
+    """Return the sizes of an image's spatial axes, or None if one is unknown."""
+    declared = (*graph.proto.value_info, *graph.proto.input)
+    value = next((each for each in declared if each.name == name), None)
+    if value is None:
+        return None
+    sizes = [axis.dim_value for axis in value.type.tensor_type.shape.dim[2:]]
+    return sizes if all(sizes) else None
+
+
+def _in_float(graph: ProtoGraph, node: NodeProto, index: int) -> None:
+    """Give a node an operand with the same numbers that ONNX Runtime does not fuse."""
+    name = node.input[index]
+    made = _dequantize(graph, name)
+    floats = None if made is None else _floats(graph, made)
+    if floats is not None:
+        node.input[index] = graph.add(f"convoy/{name}/floats", floats)
+        return
+    copy = f"convoy/{node.output[0]}/{index}"
+    at = list(graph.proto.node).index(node)
+    graph.proto.node.insert(at, helper.make_node("Sum", [name], [copy], name=copy))
+    node.input[index] = copy
+
+
+def _floats(graph: ProtoGraph, dequantize: NodeProto) -> NDArray[np.generic] | None:
+    """Return the numbers of a dequantized constant, or None if they are computed."""
+    tensors = [graph.array(name) for name in dequantize.input if name]
+    if any(tensor is None for tensor in tensors) or _part(dequantize, "output_dtype", 0):
+        return None
+    integers, scale, *zeros = (np.asarray(tensor) for tensor in tensors)
+    axis, block = _part(dequantize, "axis", 1), _part(dequantize, "block_size", 0)
+
+    def along(entries: NDArray[Any]) -> NDArray[Any]:
+        if entries.size == 1:
+            return entries.reshape(())
+        if block:
+            entries = np.repeat(entries, block, axis)
+            return np.take(entries, range(integers.shape[axis]), axis)
+        shape = [1] * integers.ndim
+        shape[axis] = -1
+        return entries.reshape(shape)
+
+    zero = along(zeros[0].astype(np.float32)) if zeros else 0
+    floats: NDArray[np.generic] = (integers.astype(np.float32) - zero) * along(scale)
+    return floats.astype(scale.dtype)
