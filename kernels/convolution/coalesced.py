@@ -375,8 +375,8 @@ def _outputs(problem: ConvProblem) -> int:
 
 
 def _second_work(problem: ConvProblem, split: int) -> Work:
-    """Return a description of the second launch for the cost model. Each thread computes 4 filters
-    of one pixel, and adds 4 planes at a time."""
+    """Return a description, for the cost model, of the launch that adds the partial sums of all
+    splits. Each thread adds the sums of 4 filters of one pixel."""
     return Work(
         kernel=_sum_planes(),
         blocks=ceil(_outputs(problem) / VECTOR / THREADS),

@@ -123,8 +123,8 @@ TILES = (
 
 
 def unit(problem: ConvProblem) -> int:
-    """Return the number of channels that the kernel copies at once. A copy has 16 bytes, or 8 bytes
-    if the size of a float16 pixel is not a multiple of 16 bytes."""
+    """Return the number of channels that the kernel copies at once. A copy moves 16 bytes. If the
+    channels of a float16 pixel do not fill a multiple of 16 bytes, it moves 8 bytes."""
     wide = 16 // problem.precision.stored.itemsize
     if problem.precision is Precision.INT8:
         return wide

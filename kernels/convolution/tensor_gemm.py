@@ -173,8 +173,8 @@ class TensorConv(ImplicitGemm[TensorTile]):
 
     @override
     def further_arguments(self, problem: ConvProblem) -> Mapping[str, Value]:
-        """Return the argument that describes the projection. If the problem has no projection, the
-        argument has 0 channels."""
+        """Return the kernel argument that describes the shortcut's 1×1 convolution (the
+        projection). A problem without a projection gets a description with 0 channels."""
         axes = len(problem.window.input)
         projection = problem.projection or Projection(0, (1,) * axes, (1,) * axes)
         size, strides = (

@@ -113,8 +113,8 @@ class PatchConv(SplitSum[TileConfig[PatchTile]]):
 
     def supports(self, problem: ConvProblem) -> str | None:
         """Return why the algorithm cannot compute this convolution, or None if it can. The
-        algorithm supports fp16 in 2-D and one group, with a window of at least 4 taps whose patch
-        fits in shared memory."""
+        algorithm supports 2-D fp16 convolutions with one group. The window needs at least 4 taps,
+        and a block's patch of the input must fit in shared memory."""
         return (
             not_half(problem)
             or after_prologue(problem)

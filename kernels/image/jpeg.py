@@ -344,8 +344,8 @@ class JpegImage(DeferredImage):
         self._head = crop.head(len(file.scan), described)
 
     def write(self, place: Bytes) -> None:
-        """Write the image's entry (`Entry` of place.cuh) and scan to `place`, its memory in a
-        batch."""
+        """Write the image's header (`Entry` of place.cuh) and its compressed data (the scan) to
+        `place`, the image's memory in the batch."""
         begin, end = len(self._head), len(self._head) + len(self.file.scan)
         place[:begin] = self._head
         place[begin:end] = np.frombuffer(self.file.scan, np.uint8)

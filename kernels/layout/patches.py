@@ -2,7 +2,7 @@
 kernels/src/tensor_patch.cu.
 
 ConvProblem ─ slices_of ─ Slices ─┐
-                                  ├─ patch_of ─ Patch ─ offsets_of ─ where taps lie
+                                  ├─ patch_of ─ Patch ─ offsets_of ─ the offset of each tap
 outputs of a block ───────────────┘
 """
 

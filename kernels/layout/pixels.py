@@ -38,8 +38,10 @@ class Pixels:
 
 @dataclass(frozen=True, slots=True)
 class Addend(Pixels):
-    """Describes a tensor of pixels that is added to the sums of a quantized convolution. Before the
-    addition, each sum is rounded to the 8-bit format `ahead`."""
+    """Describes a tensor of pixels that is added to the sums of a quantized convolution.
+
+    Before the addition, each sum is rounded to an 8-bit format, signed or unsigned: `ahead`.
+    """
 
     ahead: Storage = BYTE
 

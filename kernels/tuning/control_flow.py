@@ -27,8 +27,8 @@ def loops(code: Sequence[Instruction]) -> list[Loop]:
     """Return the loops of the code. A loop ends with a branch back to an instruction that dominates
     the branch.
 
-    A backward branch across an unconditional EXIT does not make a loop. It returns from code that
-    the compiler has moved behind the kernel's end.
+    A backward branch across an unconditional EXIT is no loop. The compiler moves rare code behind
+    the kernel's end, and such a branch only leads back from there.
     """
     ends = [
         i

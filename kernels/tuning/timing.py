@@ -208,8 +208,8 @@ def sets_needed(
     """Return the number of operand sets of `nbytes` each that a cold cache needs. At least
     `reuse_bytes` of other data are used between two uses of a set.
 
-    The number is at most the number of runs, including one warm-up graph. With that many sets, no
-    set is used twice.
+    With a warm-up, `replays` + 1 graphs run, and each runs the kernel `copies` times. Sets beyond
+    this number of runs would not be used.
     """
     return min(reuse_bytes // nbytes + 2, copies * (replays + 1))
 
