@@ -129,6 +129,7 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
 
     copy = ModelProto()
     copy.CopyFrom(proto)
+    _multiply_biases(copy)
     data = {
         name: (np.float32(low), np.float32(high))
         for name, (low, high) in _joined(proto, ranges, in_float).items()
@@ -154,6 +155,25 @@ def quantized(proto: ModelProto, ranges: Ranges, in_float: Sequence[str] = ()) -
         quantizer.model.topological_sort()
     result: ModelProto = quantizer.model.model
     return result
+
+
+def _multiply_biases(proto: ModelProto) -> None:
+    """Multiply the constant bias of each Gemm by its `beta`, in place.
+
+    The library would lose beta: it removes beta, and writes the bias without it.
+    """
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        betas = [part for part in node.attribute if part.name == "beta" and part.f != 1]
+        if node.op_type != "Gemm" or not betas or len(node.input) < 3:
+            continue
+        if (bias := weights.get(node.input[2])) is None:
+            continue
+        (beta,) = betas
+        node.input[2] = f"{node.output[0]}/beta"
+        product = numpy_helper.to_array(bias) * np.float32(beta.f)
+        proto.graph.initializer.append(numpy_helper.from_array(product, node.input[2]))
+        node.attribute.remove(beta)
 
 
 def _joined(proto: ModelProto, ranges: Ranges, in_float: Sequence[str]) -> Ranges:

@@ -22,7 +22,7 @@ from models.quantization.candidate import (
     quantized,
     with_corrected_biases,
 )
-from tests.support.models.quantized import run_on_integers
+from tests.support.models.quantized import run_node_by_node, run_on_integers
 from tests.support.models.reference import run_reference
 
 PROTO = load_proto("digits", onnx.load(BUILT_IN_MODEL)).proto
@@ -60,6 +60,37 @@ def test_a_layer_in_float_is_left_as_it_is() -> None:
     everything = [node.name for node in PROTO.graph.node]
     scores = run_on_integers(quantized(PROTO, ranges, everything), IMAGES)
     np.testing.assert_array_equal(scores, run_on_integers(PROTO, IMAGES))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 3.0])
+def test_a_bias_is_multiplied_by_beta(beta: float) -> None:
+    """torch.addmm(bias, x, w, beta=...) exports such a Gemm."""
+    rng = np.random.default_rng(3)
+    constants = {
+        "c": rng.normal(size=(3, 3, 2, 2)),
+        "v": rng.normal(size=(5, 12)),
+        "b": rng.normal(0, 20, 5),
+        "u": rng.normal(size=(4, 5)),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "c"], ["y"], name="conv", strides=[4, 4]),
+        helper.make_node("Flatten", ["y"], ["f"], name="flat"),
+        helper.make_node("Gemm", ["f", "v", "b"], ["g"], name="gemm", transB=1, beta=beta),
+        helper.make_node("Gemm", ["g", "u"], ["scores"], name="last", transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", 1, ["N", 3, 8, 8])],
+        [helper.make_tensor_value_info("scores", 1, ["N", 4])],
+        [numpy_helper.from_array(a.astype(np.float32), name) for name, a in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    images = rng.random((6, 3, 8, 8), np.float32)
+    result = quantized(model, calibrate(model, images, Method.MIN_MAX))
+    expected = run_node_by_node(model, images)
+    for scores in (run_node_by_node(result, images), run_on_integers(result, images)):
+        assert relative_error(scores, expected) < 0.05
 
 
 def test_corrected_biases_take_the_mean_error_of_the_weights_away() -> None:
