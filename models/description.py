@@ -115,8 +115,8 @@ def descriptions_of(model_path: _Path) -> list[_Path]:
     """Return the paths of TOML files that may describe a model, in order of precedence.
 
     The first file that exists is used. The order is: the TOML file with the model's name,
-    `model.toml` in the model's folder, and `model.toml` in the parent folder. The last one is a
-    candidate only if the model's folder may hold one version of the model.
+    `model.toml` in the model's folder, and `model.toml` in the parent folder. The parent folder
+    counts only if the model's folder can be the folder of a version.
     """
     folders = folders_beside(model_path)
     return [model_path.with_suffix(".toml"), *(folder / "model.toml" for folder in folders)]

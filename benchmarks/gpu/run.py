@@ -109,7 +109,7 @@ class Measurers:
         return 0.0 if self._measurer and self._key == unit.worker else START_S
 
     def of(self, unit: Unit) -> Measurer | None:
-        """Return a measuring process for the unit, or None if it cannot be started."""
+        """Return a process that can measure `unit`, or None if the process cannot be started."""
         key = unit.worker
         if key in self._absent:
             return None

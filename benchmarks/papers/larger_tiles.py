@@ -1,8 +1,8 @@
-"""Measures the rounding errors of F(9×9, 5×5). Soutar 2020 says that scaled matrices and other
-interpolation points reduce these errors.
+"""Measures the rounding errors of Winograd's F(9×9, 5×5). Soutar 2020 says that scaled matrices
+and other interpolation points reduce these errors.
 
-All stages are in float32, and sums add one channel after another. In a second variant, U and V are
-rounded to float16 before the products, as tensor cores require.
+All stages are in float32, and the channels are added one after another. In a second variant, the
+transformed filters and inputs are rounded to float16, as tensor cores require.
 """
 
 from collections.abc import Mapping, Sequence

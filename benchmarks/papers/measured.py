@@ -165,7 +165,8 @@ def of_peak(problem: ConvProblem, theirs: float) -> Read:
 
 
 def _row(rows: Sequence[Row], problem: ConvProblem, side: str) -> Row | None:
-    """Return the latest row of a library (`side`) for a problem with a warm cache, or None."""
+    """Return a library's latest row for a problem, measured with a warm cache, or None. `side` is
+    the library's name."""
     for row in reversed(rows):
         if (row["problem"], row["side"], row["cache"]) == (str(problem), side, "warm"):
             return row

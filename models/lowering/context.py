@@ -282,10 +282,10 @@ class Context:
         return readers[0]
 
     def _images(self, p: Preprocessing, kind: Kind) -> tuple[Places | None, dict[str, Operand]]:
-        """Return the layout of the images in the batch, and the operands for the images' addresses.
+        """Add the launches that fetch, decode and resize the images, if their kind needs any.
 
-        The layout is None for plain pixels, which are contiguous. For other kinds of images, this
-        adds the launches that fetch, decode and resize them.
+        Return the layout of the images in the batch, which is None for contiguous pixels. Also
+        return the kernel operands that hold the images' addresses.
         """
         place_bytes, nbytes = p.place_bytes(kind), self.n * prod(p.image_shape)
         images = self.tape.buffer(INPUT, self.n * place_bytes)

@@ -252,11 +252,8 @@ def _floats(value: ir.Value | None) -> _Numbers | None:
 
 
 def _only_reader_of(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Return the node that computes `value`, if its type is `operator` and only one node reads the
-    value.
-
-    Otherwise, return None.
-    """
+    """Return the node that computes `value`, or None. The node's type must be `operator`, and only
+    one node may read the value."""
     node = None if value is None else value.producer()
     if node is None or value is None or node.op_type != operator or node.domain:
         return None

@@ -639,7 +639,7 @@ def _pow(node: OnnxNode, inputs: list[Range], _: ir.Value) -> Range:
 
 
 def _squared(x: Range, by: str) -> Range:
-    """Return the range of an even power of x, or of any power of x if x is never negative."""
+    """Return the range of values of a power of x. The exponent is even, or x is never negative."""
     return _from_0(x, 0, 1 if max(-x.low, x.high) <= 1 else inf, by)
 
 

@@ -221,8 +221,8 @@ def _matmul(to: Importer, node: OnnxNode) -> None:
         return
     if len(node.output_shape) < 3:
         raise RefusedError(
-            f"it multiplies {node.input_shape(0)} by {node.input_shape(1)}: its output must have a"
-            " batch axis before the two axes of a matrix"
+            f"the product of {node.input_shape(0)} and {node.input_shape(1)} must have a batch axis"
+            " before the two axes of a matrix"
         )
     a, b = _broadcast_operands(to, node)
     if weight is not None and weight.ndim < 2:

@@ -1,8 +1,7 @@
 """Reads files that other programs store beside a model, such as labels and preprocessing. Each kind
 of file has a reader.
 
-A reader takes the path of a file. It returns a `Reading`, or None if another program wrote the
-file.
+A reader takes the path of a file. It returns a `Reading`, or None if the file is not of its kind.
 """
 
 import re

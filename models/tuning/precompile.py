@@ -84,8 +84,8 @@ def _measured(tuning: Path | None, architectures: Sequence[str]) -> Iterator[Cho
 
 
 def _gpus_of(name: str) -> Iterator[Facts]:
-    """Yield the properties that affect plans, such as the number of multiprocessors, of each GPU of
-    an architecture."""
+    """Yield, for each GPU of an architecture, the properties that affect plans. An example is the
+    number of multiprocessors."""
     architecture = ARCHITECTURES[name]
     for multiprocessors in architecture.multiprocessors:
         yield Facts(multiprocessors, architecture.block_bytes, name)

@@ -61,8 +61,8 @@ class DeviceTurn:
 
     @property
     def share(self) -> float:
-        """Return the fraction of the device's time that the model would get if all models that use
-        the device now went on using it."""
+        """Return the fraction of the device's time that the model would get if the models that use
+        the device now used it all the time."""
         holder, others = self._turns.holder, self._turns.waiting
         if not others and (holder is None or holder is self):
             return 1.0

@@ -217,8 +217,8 @@ class Dispatcher:
         return decision
 
     def completion(self, now: float, ahead: int, items: int) -> float:
-        """Return when the last of `items` new items would be done, if `ahead` items are served
-        before them."""
+        """Return the time at which all new items would be done. There are `items` new ones, and
+        `ahead` items are served first."""
         return completion(self._view(now, ahead, (), self.first_free(now)), ahead, items)
 
     def wait_s(self, now: float, depth: int) -> float:

@@ -58,7 +58,7 @@ class CallTurns:
 
     def pay(self, client: str) -> bool:
         """Return whether the client's new connection, or over gRPC its new request, must wait in
-        the queue. Each call of `owe` for this client makes it wait once."""
+        the queue. For each earlier `owe`, one call of `pay` returns True."""
         if client not in self.owed:
             return False
         self.owed[client] -= 1

@@ -95,8 +95,7 @@ class JobParent:
 
     @staticmethod
     def fork() -> "JobParent | None":
-        """Fork the process that will fork the job processes. Call this before the server has
-        threads or models.
+        """Fork the parent of all job processes. Call this before the server has threads or models.
 
         Returns None on systems other than Linux, which lack the necessary system calls.
         """

@@ -216,8 +216,8 @@ def image_reader(settings: Settings) -> Callable[[Path, Preprocessing], Pixels]:
 
 
 def decoder(meaning: Preprocessing, settings: Settings) -> Callable[[Any], Decoding]:
-    """Return a function that prepares the file of an image or clip for decoding. The decoded file
-    is the input of a model with this preprocessing."""
+    """Return a function that prepares the file of an image or clip for decoding. The decoded pixels
+    are the input of a model that has the preprocessing `meaning`."""
     return partial(
         _preparing(meaning),
         preprocessing=meaning,

@@ -265,9 +265,9 @@ class Swaps(Changes):
         if compared.agreement < least:
             info = new.info
             raise NotLoadedError(
-                f"version {info.version} of {info.name} gives only {compared.agreement:.1%} of "
-                f"{compared.images} recent images the same class as version {old.info.version}, "
-                f"and its probabilities differ by up to {compared.largest_change:.3f}; at least "
+                f"versions {info.version} and {old.info.version} of {info.name} give only "
+                f"{compared.agreement:.1%} of {compared.images} recent images the same class, and "
+                f"their probabilities differ by up to {compared.largest_change:.3f}; at least "
                 f"{least:.1%} must agree (--agreement), so version {old.info.version} stays"
             )
 

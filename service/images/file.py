@@ -129,9 +129,9 @@ class ImageFormat(Enum):
             )
 
     def segments(self, file_bytes: int, more: int = 0) -> range:
-        """Return a range that limits how many segments a parser reads from a file of `file_bytes`
-        bytes. The limit is above the number of segments in any real file of this length, plus
-        `more`. A parser that reaches the end of the range raises `crowded`."""
+        """Return a range with as many numbers as a parser may read segments from a file of
+        `file_bytes` bytes. No real file of this length has as many segments. A clip may have `more`
+        of them. A parser that reaches the end of the range raises the error of `crowded`."""
         return range(_SEGMENTS + file_bytes // _BYTES_A_SEGMENT + more + 1)
 
     def crowded(self, file_bytes: int, more: int = 0) -> ImageError:

@@ -171,7 +171,7 @@ class _Heif:
     def _count_box(self) -> None:
         self._boxes_left -= 1
         if self._boxes_left < 0:
-            raise self._format.broken(f"it has more than {_MOST_BOXES} boxes")
+            raise self._format.broken(f"the file has more than {_MOST_BOXES} boxes")
 
     def _items(self, meta: Mapping[bytes, memoryview]) -> Mapping[int, _Item]:
         kinds = {}

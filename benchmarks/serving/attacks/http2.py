@@ -210,5 +210,5 @@ def _status_in(trailers: bytes) -> str:
     Huffman coding."""
     _, found, rest = trailers.partition(_STATUS)
     if not found:
-        raise ValueError(f"the trailers {trailers!r} must contain grpc-status as a literal")
+        raise ValueError(f"the trailers {trailers!r} must contain the plain text grpc-status")
     return rest[1 : 1 + rest[0]].decode("ascii")

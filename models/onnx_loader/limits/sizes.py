@@ -96,7 +96,7 @@ def check_flat(model: ir.Model) -> None:
                 entries += shape[0]
     if entries > FLAT_LIMIT:
         raise UnsupportedModelError(
-            f"its nodes compute {shown(entries)} sizes and indices;"
+            f"the model computes {shown(entries)} sizes and indices;"
             f" at most {FLAT_LIMIT:,} are supported"
         )
 

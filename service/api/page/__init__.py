@@ -95,8 +95,8 @@ def page_headers(images: str) -> dict[str, str]:
     """Return the headers of a page. They allow the page to load Convoy's files, and images from the
     source `images`.
 
-    A page names the versions of its files. So browsers must check at each use whether the page has
-    changed.
+    Browsers must check at each use whether the page has changed, because only the current page
+    names the current versions of its files.
     """
     return {
         "cache-control": "no-cache",

@@ -131,8 +131,8 @@ def _check_finite(row: ScoreRow, number: int, asked: InferRequest, info: ModelIn
 
 
 def _ranked_values(row: ScoreRow, info: ModelInfo) -> NDArray[np.floating]:
-    """Return one value per class: the scores. If the model has a single score for yes or no, return
-    the two probabilities."""
+    """Return the scores, one per class. If the model has a single score for yes or no, return the
+    probabilities of no and yes."""
     return row.scores if len(row.scores) > 1 else probabilities(row.scores, info.output)
 
 

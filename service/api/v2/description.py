@@ -179,7 +179,7 @@ Every = Annotated[
 
 
 class ModelMetadata(TypedDict):
-    """A model's inputs and outputs. A request uses one of the inputs."""
+    """A model's inputs and outputs. The inputs are alternatives, and a request has one of them."""
 
     name: str
     versions: list[str]

@@ -4,7 +4,7 @@ The JSON parser holds the interpreter's lock until it returns. So only short JSO
 JSON with more objects or strings than a request needs is refused. The lists `data`, the only parts
 that may be long, are cut out and read in pieces:
 
-    text ── objects and strings counted ── cut ─┬─ short JSON with [0], [1], ... for `data`: parsed
+    text ── objects and strings counted ── cut ─┬─ short JSON, with placeholders for `data`: parsed
                                                 └─ lists: spans of the text, read by `tensors`
 
 Searches for a byte hold the lock too, but take less than a millisecond for 8 MB.

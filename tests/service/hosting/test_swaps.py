@@ -443,8 +443,8 @@ async def test_a_version_that_agrees_too_little_is_refused_and_the_reason_is_eve
         with caplog.at_level(logging.ERROR):
             reason = error_of(await served.post("load"), 422)
         assert reason == (
-            "version 2 of fake gives only 70.0% of 10 recent images the same class as version 1, "
-            "and its probabilities differ by up to 1.000; at least 80.0% must agree (--agreement), "
+            "versions 2 and 1 of fake give only 70.0% of 10 recent images the same class, and "
+            "their probabilities differ by up to 1.000; at least 80.0% must agree (--agreement), "
             "so version 1 stays"
         )
         assert reason in caplog.text
@@ -505,7 +505,7 @@ async def test_images_go_with_the_model_with_the_scores_of_its_new_version(
     await served.changes.load(FAKE)
     folder.put("c", partial(engine_of, 3, wrong_from=9))
     with pytest.raises(
-        NotLoadedError, match=r"0\.0% of 1 recent images the same class as version 2"
+        NotLoadedError, match=r"and 2 of .* 0\.0% of 1 recent images the same class"
     ):
         await served.changes.load(FAKE)
     assert served.repository.models[FAKE].refusal
