@@ -7,9 +7,8 @@ also keeps the interpreter's lock from the threads that decode and run images. S
 requests, a pause follows each call.
 
 A client may close its connection before its call is answered, or after a refusal, and connect
-again. Such a client must not get more calls than others. So the first bytes of its next connection
-are parsed only after a wait in the queue of calls. Over gRPC, the client's next request waits
-instead.
+again. Such a client must not get more calls than others. So its next connection waits in the queue
+of calls before it is read. Over gRPC, the client's next request waits instead.
 """
 
 import asyncio

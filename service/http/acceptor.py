@@ -30,8 +30,8 @@ MOST_WAITING = 128
 
 _MOST_OF_A_CLIENT = 32  # of those
 
-# Seconds without a new connection when the process may open no more files.
-_FULL_S = 0.1
+# Seconds without a new connection if the process may open no more files, as in asyncio.
+_FULL_S = 1.0
 
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ENDED = getattr(select, "POLLRDHUP", 0)  # what Linux reports if a client has ended its side

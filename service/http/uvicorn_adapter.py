@@ -1,10 +1,10 @@
 """Contains all code that uses uvicorn's internals. These may change in any version, so
 pyproject.toml limits the version of uvicorn.
 
-uvicorn runs the server: listening, the date header, shutdown. For each connection, uvicorn creates
-Convoy's protocol class `Connection`. A `Connection` passes requests that are not for a model to an
-`AsgiCall`, which is uvicorn's request cycle. `tests/service/http/test_uvicorn_adapter.py` names
-every attribute used here.
+uvicorn runs the event loop, writes the date header, and shuts the server down. Convoy's `Acceptor`
+listens, and creates a `Connection` for each connection. A `Connection` passes requests that are not
+for a model to an `AsgiCall`, which is uvicorn's request cycle.
+`tests/service/http/test_uvicorn_adapter.py` names every attribute used here.
 """
 
 import asyncio
