@@ -238,8 +238,8 @@ class Dispatcher:
         return max(slots[0].free + seconds_of(slots, depth), slots[-1].free) - now
 
     def _count(self) -> None:
-        """List the engines that take batches. If none does, list all engines, because they will
-        take batches again."""
+        """Update the list of engines that take batches. If none does at the moment, list all
+        engines."""
         every = [*enumerate(self._engines)]
         self._counted = [(n, engine) for n, engine in every if engine.serves] or every
 

@@ -183,8 +183,7 @@ def completion(view: View, ahead: int, items: int) -> float:
 
 
 def share(inside: int, engines: int) -> int:
-    """Return the largest size of a batch that takes little time: the items that wait or run
-    (`inside`), divided evenly among the `engines`.
+    """Return an equal part, for each engine, of the items that wait or run (`inside`).
 
     A larger batch would leave another engine idle, because clients send nothing while they wait for
     the batch's answers.

@@ -120,7 +120,8 @@ class Acceptor:
         await self._loop.connect_accepted_socket(self._make, client)
 
     def _wait(self, client: socket.socket, address: str) -> None:
-        """Let a connection wait for a turn, after a pause in which its client may leave."""
+        """Put a connection in the queue of calls after a short pause. Most clients that leave at
+        once do so during the pause."""
         full = len(self._waiting) >= MOST_WAITING
         if full or self._by_client[address] >= _MOST_OF_A_CLIENT:
             self._turns.owe(address)
