@@ -307,7 +307,8 @@ def main(parent: int, nice: int, *, idle: bool) -> None:
         end_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.setpriority(os.PRIO_PROCESS, 0, nice)
+    # Only privileged processes may have a lower niceness than the thread that started them.
+    os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
     if idle:
         _yield_cores()
     logged: list[Line] = []

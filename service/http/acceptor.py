@@ -10,6 +10,7 @@ connects and leaves again and again costs little.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import select
@@ -26,9 +27,21 @@ from service.http.answer_queue import CONTINUE
 _AT_ONCE = 4
 
 MOST_WAITING = 128
-"""The most connections that wait for a turn. More are closed at once."""
+"""The most connections that wait for a turn. If there are more, the client that has the most of
+them loses its newest."""
 
-_MOST_OF_A_CLIENT = 32  # of those
+_FULL_ANSWER = b'{"error": "too many connections of your address wait; try again in a second"}'
+_REFUSAL = b"\r\n".join(
+    [
+        b"HTTP/1.1 503 Service Unavailable",
+        b"content-type: application/json",
+        b"content-length: %d" % len(_FULL_ANSWER),
+        b"retry-after: 1",
+        b"connection: close",
+        b"",
+        _FULL_ANSWER,
+    ]
+)
 
 # Seconds without a new connection if the process may open no more files, as in asyncio.
 _FULL_S = 1.0
@@ -60,12 +73,14 @@ class Acceptor:
         self._waiting: dict[socket.socket, str] = {}  # the clients that owe a turn
         self._by_client: Counter[str] = Counter()  # of those
         self._opening: set[asyncio.Task[None]] = set()
+        self._closed = False
         listener.listen(backlog)
         listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
         """Accept no more connections."""
+        self._closed = True
         self._loop.remove_reader(self._listener)
 
     async def accept_rest(self) -> None:
@@ -107,7 +122,7 @@ class Acceptor:
         return client, network_of(address[0])
 
     def _go_on(self) -> None:
-        if self._listener.fileno() >= 0:
+        if not self._closed:
             self._loop.add_reader(self._listener, self._accept)
 
     def _open(self, client: socket.socket) -> None:
@@ -116,31 +131,36 @@ class Acceptor:
         task.add_done_callback(self._opening.discard)
 
     async def _opened(self, client: socket.socket) -> None:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await self._loop.connect_accepted_socket(self._make, client)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(self._make, client)
+        except OSError:  # the client has left
+            client.close()
 
     def _wait(self, client: socket.socket, address: str) -> None:
         """Put a connection in the queue of calls after a short pause. Most clients that leave at
         once do so during the pause."""
-        full = len(self._waiting) >= MOST_WAITING
-        if full or self._by_client[address] >= _MOST_OF_A_CLIENT:
-            self._turns.owe(address)
-            client.close()
-            return
         self._waiting[client] = address
         self._by_client[address] += 1
         self._loop.call_later(PAUSE_S, self._ask, client)
+        if len(self._waiting) > MOST_WAITING:
+            most = max(self._by_client, key=self._by_client.__getitem__)
+            newest = next(each for each in reversed(self._waiting) if self._waiting[each] == most)
+            self._turns.owe(most)
+            self._end_wait(newest)
+            self._loop.call_later(PAUSE_S, _refuse, newest)  # its request may be on its way
 
     def _ask(self, client: socket.socket) -> None:
         """If the client has closed its sending side, find out whether it still waits for answers:
         send `100 Continue`, as connection.py explains."""
         if self._drop_if_left(client):
             return
-        if _reports(client, _ENDED) and b" HTTP/1.1\r\n" in client.recv(_PEEKED, socket.MSG_PEEK):
-            client.send(CONTINUE)
-            self._loop.call_later(PAUSE_S, self._queue, client)
-        else:
-            self._queue(client)
+        pause_s = 0.0
+        with contextlib.suppress(OSError):  # the client has left meanwhile
+            if _reports(client, _ENDED) and b" HTTP/1.1\r\n" in _peek(client):
+                client.send(CONTINUE)
+                pause_s = PAUSE_S
+        self._loop.call_later(pause_s, self._queue, client)
 
     def _queue(self, client: socket.socket) -> None:
         if not self._drop_if_left(client):
@@ -167,6 +187,18 @@ class Acceptor:
         self._by_client[address] -= 1
         if not self._by_client[address]:
             del self._by_client[address]
+
+
+def _refuse(client: socket.socket) -> None:
+    """Tell a client that too many of its connections wait, and close the connection."""
+    with contextlib.suppress(OSError):  # the client has left, or has sent nothing
+        client.send(_REFUSAL)
+        client.recv(_PEEKED)  # if bytes were left unread, the client would get a reset
+    client.close()
+
+
+def _peek(client: socket.socket) -> bytes:
+    return client.recv(_PEEKED, socket.MSG_PEEK)
 
 
 def _reports(client: socket.socket, event: int = 0) -> bool:

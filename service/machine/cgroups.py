@@ -25,6 +25,9 @@ _FILES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 # The files with the limit on memory and with its use, in version 2 and in version 1.
 _MEMORY = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
+# Why a group has no such file. Other errors, such as too many open files, may pass.
+_MISSING = (FileNotFoundError, NotADirectoryError, PermissionError)
+
 # Lines of memory.stat, which has less than `_MOST` bytes.
 _CACHED = re.compile(rb"^(?:in)?active_file (\d+)", re.MULTILINE)
 _MOST = 2**16
@@ -55,7 +58,7 @@ def memory_share(groups: Path = GROUPS, mount: Path = MOUNT) -> float:
     """
     try:
         return max((_share(*files) for files in _memory_files(groups, mount)), default=0.0)
-    except OSError:  # this process is in another group now, and its first one was removed
+    except OSError:  # the group was removed, or this process may open no more files
         _memory_files.cache_clear()
         return 0.0
 
@@ -72,7 +75,7 @@ def _memory_files(groups: Path, mount: Path) -> Sequence[tuple[str, str, str]]:
     for folder, _ in _folders("memory", groups, mount):
         for limit, used in _MEMORY:
             files = str(folder / limit), str(folder / used), str(folder / "memory.stat")
-            with contextlib.suppress(OSError, ValueError):  # of the other version, or not mounted
+            with contextlib.suppress(ValueError, *_MISSING):  # of the other version, or not mounted
                 _share(*files)
                 found.append(files)
     return found
@@ -107,7 +110,7 @@ def _folders(controller: str, groups: Path, mount: Path) -> Iterator[tuple[Path,
     version_2, version_1 = _FILES[controller]
     try:
         lines = groups.read_text().splitlines()
-    except OSError:  # not Linux
+    except _MISSING:  # not Linux
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)

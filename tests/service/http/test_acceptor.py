@@ -6,13 +6,14 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Coroutine
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from service.edge.call_turns import CallTurns
+from service.http import acceptor
 from service.http.acceptor import Acceptor
 from tests.support.servers.listening import post
 from tests.support.servers.served import Http, LiveServer, run, served
@@ -115,48 +116,70 @@ async def test_who_leaves_while_it_waits_in_the_queue_is_not_read() -> None:
         assert server.turns.owed == {ME: 1}
 
 
+def connect_from(server: LiveServer, address: str) -> Coroutine[Any, Any, Http]:
+    async def connect() -> Http:
+        here = (address, 0)
+        return Http(*await asyncio.open_connection(ME, server.port, local_addr=here))
+
+    return connect()
+
+
 @run
-async def test_few_connections_of_a_client_wait_and_others_are_served(
+async def test_if_too_many_connections_wait_the_client_with_most_loses_its_newest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.http.acceptor._MOST_OF_A_CLIENT", 2)
-    async with served() as server:
-        block_calls(server)
-        for _ in range(5):
-            server.turns.owe("127.0.0.2")
-        connect = partial(asyncio.open_connection, ME, server.port, local_addr=("127.0.0.2", 0))
-        rude = [Http(*await connect()) for _ in range(5)]
-        assert await rude[2].ended()
-        assert await rude[3].ended()
-        assert await rude[4].ended()
-        assert len(server.acceptor._waiting) == 2
-        assert server.turns.owed == {"127.0.0.2": 3}
-        other = await server.connect()
-        other.send(post(b"7"))
-        assert await other.digit() == 7
-        server.turns._next()
-        rude[0].send(post(b"4"))
-        assert await rude[0].digit() == 4
-        server.turns._next()
-        rude[1].send(post(b"6"))
-        assert await rude[1].digit() == 6
-
-
-@run
-async def test_few_connections_of_all_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.http.acceptor.MOST_WAITING", 3)
     async with served() as server:
         block_calls(server)
-        clients = []
-        for number in range(2, 6):
-            address = f"127.0.0.{number}"
-            server.turns.owe(address)
-            connect = asyncio.open_connection(ME, server.port, local_addr=(address, 0))
-            clients.append(Http(*await connect))
-        assert await clients[3].ended()
-        assert len(server.acceptor._waiting) == 3
-        for client in clients[:3]:
-            client.abort()
+        server.turns.owe(ME)
+        for _ in range(5):
+            server.turns.owe("127.0.0.2")
+        rude = [await connect_from(server, "127.0.0.2") for _ in range(5)]
+        for refused in rude[3:]:
+            refused.send(post(b"7"))
+            status, headers, body = await refused.answer()
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert "too many connections" in body["error"]
+            assert await refused.ended()
+        waiting = await server.connect()
+        waiting.send(post(b"5"))
+        assert (await rude[2].answer())[0] == 503
+        other = await connect_from(server, "127.0.0.3")
+        other.send(post(b"7"))
+        assert await other.digit() == 7
+        assert server.acceptor._by_client == {ME: 1, "127.0.0.2": 2}
+        assert server.turns.owed == {"127.0.0.2": 3}
+        await until(lambda: len(server.turns._waiting) == 2)
+        for client, digit in ((rude[0], 4), (waiting, 5), (rude[1], 6)):
+            if client is not waiting:
+                client.send(post(b"%d" % digit))
+            server.turns._next()
+            assert await client.digit() == digit
+
+
+@run
+async def test_who_leaves_while_it_is_asked_frees_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as server:
+        server.turns.owe(ME)
+        leaving = socket.create_connection((ME, server.port))
+        leaving.sendall(post(b"5"))
+        leaving.shutdown(socket.SHUT_WR)
+        asked = acceptor._peek
+
+        def peek(client: socket.socket) -> bytes:
+            seen = asked(client)
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            leaving.close()
+            assert acceptor._reports(client)
+            return seen
+
+        monkeypatch.setattr(acceptor, "_peek", peek)
+        await until(lambda: bool(server.acceptor._waiting))
+        await until(lambda: not server.acceptor._waiting)
+        assert not server.connections
+        assert server.turns.owed == {ME: 1}
 
 
 @run
@@ -202,12 +225,12 @@ async def test_a_server_without_files_accepts_later(
 
     with Full() as listener:
         listener.bind((ME, 0))
-        acceptor = Acceptor(listener, CallTurns(), Told, 10)
+        accepting = Acceptor(listener, CallTurns(), Told, 10)
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         await accepted
         assert await reader.read() == b""
         writer.close()
-        acceptor.close()
+        accepting.close()
     assert [record.getMessage() for record in caplog.records] == [
         "cannot accept connections: Too many open files"
     ] * 3
@@ -228,3 +251,26 @@ async def test_at_the_end_all_connections_are_opened_even_those_that_wait() -> N
         waiting.send(post(b"7"))
         assert await waiting.digit() == 7
         queued.close()
+
+
+@run
+async def test_a_server_without_files_that_ends_accepts_nothing_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.http.acceptor._FULL_S", 0.02)
+    made: list[asyncio.Protocol] = []
+
+    def make() -> asyncio.Protocol:
+        made.append(asyncio.Protocol())
+        return made[-1]
+
+    with Full() as listener:
+        listener.bind((ME, 0))
+        listener.refusals = 10**6
+        ending = Acceptor(listener, CallTurns(), make, 10)
+        with socket.create_connection(listener.getsockname()):
+            await until(lambda: listener.refusals < 10**6)
+            ending.close()
+            listener.refusals = 0
+            await asyncio.sleep(0.1)
+    assert not made

@@ -83,6 +83,19 @@ def test_the_groups_are_found_again_only_if_one_is_removed(tmp_path: Path) -> No
     assert memory_share(names, mount) == 0.7
 
 
+def test_a_limit_counts_again_after_there_were_no_files_left(tmp_path: Path) -> None:
+    files = {"memory.max": "1000", "memory.current": "500", "memory.stat": "anon 500\n"}
+    names, mount = group(tmp_path, files), tmp_path / "mount"
+    assert memory_share(names, mount) == 0.5
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        assert [memory_share(names, mount) for _ in range(3)] == [0.0] * 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert memory_share(names, mount) == 0.5
+
+
 def test_a_limit_on_addresses_counts() -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
     assert address_share() == 0 or before[0] != resource.RLIM_INFINITY
