@@ -160,8 +160,7 @@ class Error:
     """Holds three statistics of a variant's errors: the largest error, the root mean square
     (`usual`), and the mean error in the direction away from 0 (`bias`).
 
-    The results are scaled to a root mean square of 1. `usual` and `bias` are multiples of float32's
-    epsilon.
+    `usual` and `bias` are in units of float32's epsilon, for results whose root mean square is 1.
     """
 
     largest: float
