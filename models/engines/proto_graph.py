@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,12 @@ class QuantizedWeights:
         numbers = self.integers.astype(np.int64) - self.zero.astype(np.int64).reshape(along)
         floats: NDArray[np.float32] = numbers.astype(np.float32) * self.scale.reshape(along)
         return floats
+
+
+def attribute_of(node: NodeProto, name: str, default: Any) -> Any:
+    """Return the value of a node's attribute, or `default` if the node does not have it."""
+    found = (helper.get_attribute_value(p) for p in node.attribute if p.name == name)
+    return next(found, default)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class ProtoGraph:
         zero = zeros[0] if zeros else None
         if integers is None or scale is None or (zeros and zero is None):
             return None
-        axis = next((helper.get_attribute_value(p) for p in node.attribute if p.name == "axis"), 1)
+        axis = attribute_of(node, "axis", 1)
         several = scale.size > 1
         if several and (axis % max(1, integers.ndim) or scale.shape != integers.shape[:1]):
             return None

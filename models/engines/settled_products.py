@@ -19,13 +19,12 @@ floats: For all other convolutions. The filter becomes constant floats.
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
-from models.engines.proto_graph import ProtoGraph, QuantizedWeights
+from models.engines.proto_graph import ProtoGraph, QuantizedWeights, attribute_of
 
 _CONTRIB = "com.microsoft"
 # The end of a Slice that is not cut: larger than any axis.
@@ -75,11 +74,6 @@ def _is_quantized(graph: ProtoGraph, name: str) -> bool:
     )
 
 
-def _part(node: NodeProto, name: str, default: Any) -> Any:
-    found = (helper.get_attribute_value(p) for p in node.attribute if p.name == name)
-    return next(found, default)
-
-
 def _reads_bytes(graph: ProtoGraph, x: NodeProto) -> bool:
     """Return whether a node dequantizes uint8 values with a single scale."""
     if x.op_type != "DequantizeLinear" or len(x.input) < 3:
@@ -94,7 +88,10 @@ def _is_product(conv: NodeProto, weights: QuantizedWeights) -> bool:
     """Return whether a convolution is 2-D and faster as a matrix product of 8-bit integers. The
     product needs a copy of the bytes of each window."""
     filters, _, *window = weights.integers.shape
-    is_plain = _part(conv, "group", 1) == 1 and _part(conv, "auto_pad", b"NOTSET") == b"NOTSET"
+    is_plain = (
+        attribute_of(conv, "group", 1) == 1
+        and attribute_of(conv, "auto_pad", b"NOTSET") == b"NOTSET"
+    )
     copies = prod(window)
     return is_plain and len(window) == 2 and (copies == 1 or filters >= _FILTERS_A_COPY * copies)
 
@@ -105,8 +102,8 @@ def _windows(
     """Return nodes that gather the bytes of each window along the channel axis, and the name of
     their result."""
     nodes = [helper.make_node("Transpose", [x.input[0]], [f"{stem}/pixels"], perm=[0, 2, 3, 1])]
-    pads, steps = _part(conv, "pads", [0] * 4), _part(conv, "strides", [1, 1])
-    apart = _part(conv, "dilations", [1, 1])
+    pads, steps = attribute_of(conv, "pads", [0] * 4), attribute_of(conv, "strides", [1, 1])
+    apart = attribute_of(conv, "dilations", [1, 1])
     if any(pads):
         widths = np.array([0, *pads[:2], 0, 0, *pads[2:], 0])
         sizes = graph.add(f"{stem}/widths", widths), x.input[2]
@@ -199,7 +196,7 @@ def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
     if bias is None or filter_ is None or filter_.op_type != "DequantizeLinear":
         return
     scales = [graph.array(each.input[1]) for each in (x, filter_)]
-    if _part(node, "alpha", 1.0) != 1 or _part(node, "beta", 1.0) != 1:
+    if attribute_of(node, "alpha", 1.0) != 1 or attribute_of(node, "beta", 1.0) != 1:
         return
     ahead, own = scales
     if ahead is None or own is None or ahead.size > 1 or own.size not in (1, bias.size):

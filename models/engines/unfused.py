@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 
-from models.engines.proto_graph import ProtoGraph
+from models.engines.proto_graph import ProtoGraph, attribute_of
 
 # Operators that ONNX Runtime fuses with each DequantizeLinear before them.
 _FUSED = frozenset({"Add", "Concat", "Conv", "Gemm", "MatMul", "Mul"})
@@ -41,7 +41,7 @@ def unfuse(model: ModelProto, kept: Collection[str] = ()) -> None:
 
 def _unfuse(graph: ProtoGraph) -> None:
     for node in graph.proto.node:
-        if node.op_type == "Constant" and (value := _part(node, "value", None)) is not None:
+        if node.op_type == "Constant" and (value := attribute_of(node, "value", None)) is not None:
             graph.constants[node.output[0]] = value
     unread: set[str] = set()
     for node in list(graph.proto.node):
@@ -72,11 +72,6 @@ def _subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
                 yield part.g
 
 
-def _part(node: NodeProto, name: str, default: Any) -> Any:
-    found = (helper.get_attribute_value(p) for p in node.attribute if p.name == name)
-    return next(found, default)
-
-
 def _dequantize(graph: ProtoGraph, name: str) -> NodeProto | None:
     """Return the DequantizeLinear that computes the value `name`, or None."""
     node = graph.makers.get(name)
@@ -91,7 +86,7 @@ def _has_other_scales(graph: ProtoGraph, node: NodeProto, index: int) -> bool:
     name, is_transposed = node.input[index], False
     # ONNX Runtime moves a Transpose ahead of the DequantizeLinear.
     while (moved := graph.makers.get(name)) is not None and moved.op_type == "Transpose":
-        is_transposed ^= _part(moved, "perm", None) != [0, 1]
+        is_transposed ^= attribute_of(moved, "perm", None) != [0, 1]
         name = moved.input[0]
     made = _dequantize(graph, name)
     scale = None if made is None else graph.array(made.input[1])
@@ -102,8 +97,8 @@ def _has_other_scales(graph: ProtoGraph, node: NodeProto, index: int) -> bool:
     integers = graph.array(made.input[0])
     if integers is None or (integers.ndim != 2 and (is_transposed or node.op_type != "Conv")):
         return True
-    has_rows = node.op_type == "Conv" or bool(_part(node, "transB", 0))
-    axis = _part(made, "axis", 1) % integers.ndim
+    has_rows = node.op_type == "Conv" or bool(attribute_of(node, "transB", 0))
+    axis = attribute_of(made, "axis", 1) % integers.ndim
     return bool(axis != (0 if has_rows != is_transposed else 1))
 
 
@@ -141,20 +136,20 @@ def _drop_dilations(pool: NodeProto) -> None:
 
 def _is_beyond_kernel(graph: ProtoGraph, pool: NodeProto) -> bool:
     """Return whether QLinearAveragePool cannot compute an AveragePool."""
-    if _part(pool, "dilations", None) is not None:
+    if attribute_of(pool, "dilations", None) is not None:
         return True
-    if not (_part(pool, "ceil_mode", 0) and _part(pool, "count_include_pad", 0)):
+    if not (attribute_of(pool, "ceil_mode", 0) and attribute_of(pool, "count_include_pad", 0)):
         return False
-    auto_pad = _part(pool, "auto_pad", b"NOTSET")
+    auto_pad = attribute_of(pool, "auto_pad", b"NOTSET")
     if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
         return False
-    kernel = _part(pool, "kernel_shape", [])
+    kernel = attribute_of(pool, "kernel_shape", [])
     axes = len(kernel)
     sizes = _sizes(graph, pool.input[0])
     if sizes is None or len(sizes) != axes:
         return True
-    pads = _part(pool, "pads", [0] * 2 * axes) if auto_pad == b"NOTSET" else [0] * 2 * axes
-    steps = _part(pool, "strides", [1] * axes)
+    pads = attribute_of(pool, "pads", [0] * 2 * axes) if auto_pad == b"NOTSET" else [0] * 2 * axes
+    steps = attribute_of(pool, "strides", [1] * axes)
     return any(
         (size + pads[i] + pads[i + axes] - kernel[i]) % steps[i] for i, size in enumerate(sizes)
     )
@@ -187,10 +182,10 @@ def _in_float(graph: ProtoGraph, node: NodeProto, index: int) -> None:
 def _floats(graph: ProtoGraph, dequantize: NodeProto) -> NDArray[np.generic] | None:
     """Return the numbers of a dequantized constant, or None if they are computed."""
     tensors = [graph.array(name) for name in dequantize.input if name]
-    if any(tensor is None for tensor in tensors) or _part(dequantize, "output_dtype", 0):
+    if any(tensor is None for tensor in tensors) or attribute_of(dequantize, "output_dtype", 0):
         return None
     integers, scale, *zeros = (np.asarray(tensor) for tensor in tensors)
-    axis, block = _part(dequantize, "axis", 1), _part(dequantize, "block_size", 0)
+    axis, block = attribute_of(dequantize, "axis", 1), attribute_of(dequantize, "block_size", 0)
 
     def along(entries: NDArray[Any]) -> NDArray[Any]:
         if entries.size == 1:
