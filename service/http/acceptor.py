@@ -157,7 +157,7 @@ class Acceptor:
             return
         pause_s = 0.0
         with contextlib.suppress(OSError):  # the client has left meanwhile
-            if _reports(client, _ENDED) and b" HTTP/1.1\r\n" in _peek(client):
+            if reports(client, _ENDED) and b" HTTP/1.1\r\n" in _peek(client):
                 client.send(CONTINUE)
                 pause_s = PAUSE_S
         self._loop.call_later(pause_s, self._queue, client)
@@ -175,7 +175,7 @@ class Acceptor:
         """Close the connection of a client that has left. The client owes its turn again."""
         if client not in self._waiting:  # the server ends
             return True
-        if not _reports(client):
+        if not reports(client):
             return False
         self._turns.owe(self._waiting[client])
         self._end_wait(client)
@@ -201,7 +201,7 @@ def _peek(client: socket.socket) -> bytes:
     return client.recv(_PEEKED, socket.MSG_PEEK)
 
 
-def _reports(client: socket.socket, event: int = 0) -> bool:
+def reports(client: socket.socket, event: int = 0) -> bool:
     """Return whether poll(2) reports this event, or a reset, for a socket."""
     poll = select.poll()
     poll.register(client, event)

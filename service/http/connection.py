@@ -35,6 +35,7 @@ from service.errors import (
 )
 from service.fair_queue import ANYONE
 from service.hosting.admission import Held
+from service.http.acceptor import reports
 from service.http.answer_queue import CONTINUE, AnswerQueue, ErrorReply, QueuedRequest, Work
 from service.http.exchange import Exchange
 from service.http.parser import Head, Parser
@@ -44,7 +45,6 @@ from service.telemetry.record import RequestRecord
 # Seconds until a client that closed its sending side is asked (again) whether it is still there.
 # Then seconds between two checks of a connection that should be closed, but has bytes to read.
 _ASK_S, _LOOK_S = 0.1, 0.01
-_ENDED = getattr(select, "POLLRDHUP", 0)  # what Linux reports if a client has ended its side
 
 MAX_PIPELINED = 100
 """The most requests that may wait on a connection. One read can return 14,000 requests, which take
@@ -445,10 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop.call_later(_ASK_S, partial(self._ask, asked=True))
 
     def _reports(self, event: int = 0) -> bool:
-        """Return whether poll(2) reports this event, or a reset, for the connection's socket."""
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket"), event)
-        return bool(poll.poll(0))
+        return reports(self._transport.get_extra_info("socket"), event)
 
     def _linger(self) -> None:
         """Close the sending side of the connection after the answers. Close the other side later,

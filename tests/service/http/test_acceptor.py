@@ -45,7 +45,6 @@ async def test_who_leaves_owes_a_turn_and_is_not_read_if_it_leaves_again(
     gate = threading.Event()
     engine = FakeEngine(gate=gate, max_batch=1)
     async with served(engine) as server:
-        requests = server.pipeline.metrics.counts.sum().requests
         staying, leaving = await server.connect(), await server.connect()
         staying.send(post(b"1"))
         await until(lambda: len(engine.batches) == 1)
@@ -172,7 +171,7 @@ async def test_who_leaves_while_it_is_asked_frees_its_place(
             seen = asked(client)
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             leaving.close()
-            assert acceptor._reports(client)
+            assert acceptor.reports(client)
             return seen
 
         monkeypatch.setattr(acceptor, "_peek", peek)
