@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,29 +15,15 @@ from tests.support.servers.control import until
 from tests.support.servers.forked import CONVOY, Forked
 
 
-def test_the_version_takes_less_than_three_tenths_of_a_second_of_a_core() -> None:
-    command = [sys.executable, "-c", "from service.cli import main; main()", "--version"]
-    times = []
-    for _ in range(3):  # the best: other work shares the caches
-        before = os.times()
-        subprocess.run(command, capture_output=True, check=True)
-        after = os.times()
-        times.append(
-            after.children_user
-            + after.children_system
-            - before.children_user
-            - before.children_system
-        )
-    assert min(times) < 0.3
-
-
 def test_the_version_is_printed_without_what_a_model_needs() -> None:
     look = (
         "import sys\nfrom service.cli import main\nsys.argv = ['convoy', '--version']\n"
-        "try: main()\nfinally: print([m for m in sys.modules if m in ('onnx', 'numpy', 'fastapi')])"
+        "try: main()\nfinally: print(*sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[1:] == ["[]"]
+    modules = found.stdout.splitlines()[1].split()
+    assert not {"asyncio", "fastapi", "numpy", "onnx"} & set(modules)
+    assert len(modules) < 300  # 198; each costs about a millisecond
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

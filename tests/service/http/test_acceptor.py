@@ -40,7 +40,7 @@ def block_calls(server: LiveServer) -> None:
 @pytest.mark.parametrize("leave", [reset, Http.abort], ids=["reset", "closed"])
 @run
 async def test_who_leaves_owes_a_turn_and_is_not_read_if_it_leaves_again(
-    leave: Callable[[Http], None],
+    leave: Callable[[Http], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
     engine = FakeEngine(gate=gate, max_batch=1)
@@ -55,10 +55,15 @@ async def test_who_leaves_owes_a_turn_and_is_not_read_if_it_leaves_again(
         await until(lambda: server.pipeline.metrics.counts.sum().requests.get(499) == 1)
         assert server.turns.owed == {ME: 1}
 
-        gone = await server.connect()
-        await until(lambda: len(server.acceptor._waiting) == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(acceptor, "PAUSE_S", 3600)
+            gone = await server.connect()
+            await until(lambda: len(server.acceptor._waiting) == 1)
+        (waiting,) = server.acceptor._waiting
         gone.send(post(b"8"))
         leave(gone)
+        await until(lambda: acceptor.reports(waiting, acceptor._ENDED))
+        server.acceptor._ask(waiting)  # as after the pause
         await until(lambda: not server.acceptor._waiting)
         assert server.turns.owed == {ME: 1}
 
@@ -80,9 +85,10 @@ async def test_who_leaves_owes_a_turn_and_is_not_read_if_it_leaves_again(
 async def test_who_owes_a_turn_and_only_ends_its_side_is_answered() -> None:
     async with served() as server:
         server.turns.owe(ME)
-        ending = await server.connect()
-        ending.send(post(b"5"))
-        ending.writer.write_eof()
+        client = socket.create_connection((ME, server.port))
+        client.sendall(post(b"5"))
+        client.shutdown(socket.SHUT_WR)  # all before the server runs again
+        ending = Http(*await asyncio.open_connection(sock=client))
         assert (await ending.head()).startswith(b"HTTP/1.1 100 ")
         assert await ending.digit() == 5
         assert await ending.ended()
