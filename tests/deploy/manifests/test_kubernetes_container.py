@@ -22,6 +22,7 @@ from compileall import compile_dir
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from unittest.mock import patch
 
@@ -146,8 +147,17 @@ def code(outside: Path) -> Path:
     for name in packages():
         shutil.copytree(ROOT / name, folder / name)
     # As in the image, whose build runs Convoy once: a read-only root takes no bytecode later. It
-    # lies beside the copy, wherever this process has its own.
+    # lies beside the copy, wherever this process has its own. What is compiled already is copied.
+    compiled = {
+        source: Path(cache_from_source(str(ROOT / source.relative_to(folder))))
+        for source in folder.rglob("*.py")
+    }
     with patch.object(sys, "pycache_prefix", None):
+        for source, bytecode in compiled.items():
+            if bytecode.exists():
+                own = Path(cache_from_source(str(source)))
+                own.parent.mkdir(exist_ok=True)
+                shutil.copyfile(bytecode, own)
         compile_dir(folder, quiet=1)
     for each in (folder, *folder.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
