@@ -195,6 +195,7 @@ def run(commands: list[str], folder: Path, catalogue: Path) -> str:
             "CONVOY_DEVICE": "cpu",
             "CONVOY_PORT": str(port),
             "CONVOY_THREADS": "1",
+            "CONVOY_MAX_BATCH": "2",  # the warm-up runs each size of a batch
         },
         capture_output=True,
         text=True,

@@ -107,7 +107,7 @@ def test_eight_clients_in_parallel_travel_together_and_get_what_they_get_alone(
     start = threading.Barrier(8)
 
     def ask(client: int) -> list[tuple[Path, dict[str, Any]]]:
-        order = [SAMPLES[(client + i) % len(SAMPLES)] for i in range(40)]
+        order = [SAMPLES[(client + i) % len(SAMPLES)] for i in range(15)]
         start.wait()
         return [(sample, digits.classify(sample.read_bytes(), top_k=10)) for sample in order]
 
@@ -129,7 +129,7 @@ def test_eight_clients_in_parallel_travel_together_and_get_what_they_get_alone(
         assert ours == pytest.approx(expected, abs=1e-5)
     # Which size is best is measured, and so depends on how busy this machine is.
     assert max(size for size, count in digits.batches().items() if count) > 1
-    assert len(answers) == 320
+    assert len(answers) == 120
 
 
 @needs_shared
