@@ -77,7 +77,7 @@ def test_no_string_names_a_module_of_a_part() -> None:
     part = f"(?:{'|'.join(PARTS)})"
     named = re.compile(rf"\A{part}(?:\.\w+)+(?::\w+)?\Z|^\s*(?:from|import) {part}\b", re.MULTILINE)
     # In a source, as it is written: the tree of a source is walked only if this matches.
-    begins = re.compile(rf"""["']\s*{part}\.|(?:["']|\\n)\s*(?:from|import) {part}\b""")
+    begins = re.compile(rf"""["'}}]{part}\.|(?:["'}}]|\\n)\s*(?:from|import) {part}\b""")
 
     def found(source: str) -> list[int]:
         blocks = re.split(r'"""|\'\'\'', source)[1::2]
