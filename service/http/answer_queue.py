@@ -133,7 +133,7 @@ class AnswerQueue:
             )
         )
         if len(body) > _COPIED and not is_head:
-            transport.write(body)
+            transport.write(memoryview(body))  # which asyncio slices without a copy
         self.answered()
 
     def decide_last(self) -> bool:
