@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PATIENCE_S, ROOT
+from tests.support import PATIENCE_S
 from tests.support.servers.control import until
-from tests.support.servers.forked import CONVOY, Forked
+from tests.support.servers.forked import CONVOY, IGNORING_SERVER, Forked
 
 
 def test_the_version_is_printed_without_what_a_model_needs() -> None:
@@ -121,13 +121,13 @@ def test_serve_says_where_it_serves_and_the_line_to_try_works() -> None:
 
 
 def test_a_server_starts_even_if_its_caller_ignored_processes_that_end() -> None:
-    program = (
-        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
-        "from service.cli import main; main()"
-    )
-    command = [sys.executable, "-c", program, "serve", "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+    options = ("serve", "--port", "0", "--device", "cpu")
+    server = Forked(IGNORING_SERVER, *options, stderr=subprocess.DEVNULL)
+    try:
         assert server.stdout is not None
         assert server.stdout.readline().startswith("Convoy serves digits")
         server.terminate()
         assert server.wait(PATIENCE_S) == 0
+    finally:
+        server.kill()
+        server.communicate()

@@ -1,27 +1,20 @@
 """A real server whose engine hangs. It answers 5xx, is not ready, and is ready again. After too
 many hangs, it exits."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.service.whole.test_server_process import Server
-from tests.support import PATIENCE_S, ROOT
+from tests.support import PATIENCE_S
 from tests.support.servers.control import until
+from tests.support.servers.forked import HANGING_SERVER, Forked
 from tests.support.servers.hanging_server import BOUND_S
 
 
 @contextmanager
-def hanging() -> Iterator[Server]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.servers.hanging_server"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def hanging(allowed: Path) -> Iterator[Server]:
+    process = Forked(HANGING_SERVER, allowed)
     try:
         yield Server(process)
     finally:
@@ -34,11 +27,8 @@ def hang(server: Server) -> None:
     assert (status, list(body)) == (500, ["error"])
 
 
-def restart(server: Server) -> None:
-    assert isinstance(server.process, subprocess.Popen)
-    assert server.process.stdin is not None
-    server.process.stdin.write("\n")
-    server.process.stdin.flush()
+def restart(server: Server, allowed: Path) -> None:
+    allowed.touch()
     until(lambda: ready(server) == 200)
 
 
@@ -46,8 +36,9 @@ def ready(server: Server) -> int:
     return server.exchange("GET", "/v2/health/ready")[0]
 
 
-def test_a_server_outlives_two_hangs_of_its_engine_and_leaves_at_the_third() -> None:
-    with hanging() as server:
+def test_a_server_outlives_two_hangs_of_its_engine_and_leaves_at_the_third(tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    with hanging(allowed) as server:
         for restarts in (1, 2):
             assert server.classify(3) == 3
             hang(server)
@@ -57,7 +48,7 @@ def test_a_server_outlives_two_hangs_of_its_engine_and_leaves_at_the_third() -> 
             assert status == 503
             assert "restarting" in body["error"]
             assert server.metric("convoy_engine_restarts_total") == restarts
-            restart(server)
+            restart(server, allowed)
         assert server.classify(4) == 4
         hang(server)
         assert server.process.wait(PATIENCE_S) == 1
@@ -69,10 +60,11 @@ def test_a_server_outlives_two_hangs_of_its_engine_and_leaves_at_the_third() -> 
         assert "Traceback" not in log
 
 
-def test_a_signal_after_a_hang_still_ends_it_with_status_0() -> None:
-    with hanging() as server:
+def test_a_signal_after_a_hang_still_ends_it_with_status_0(tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    with hanging(allowed) as server:
         hang(server)
-        restart(server)
+        restart(server, allowed)
         assert server.classify(4) == 4
         server.process.terminate()
         # The engine that hangs, hangs still; no request waits for it.

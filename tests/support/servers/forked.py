@@ -23,6 +23,8 @@ from tests.support import ROOT
 CONVOY = "service.cli"
 BUSY_SERVER = "tests.support.servers.busy_server"
 FAKE_SERVER = "tests.support.servers.fake_server"
+HANGING_SERVER = "tests.support.servers.hanging_server"
+IGNORING_SERVER = "tests.support.servers.ignoring_server"
 JOBS_SERVER = "tests.support.servers.jobs_server"
 KEEPING_SERVER = "tests.support.servers.keeping_server"
 

@@ -1,12 +1,12 @@
 """Runs a real server whose engine hangs if an image is a 9. Prints its port when it accepts
-requests.
-
-    python -m tests.support.servers.hanging_server
+requests. The argument names a file: each time a test creates it, one more engine may be opened.
 """
 
 import sys
 import threading
+import time
 from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
 
@@ -34,18 +34,14 @@ class HangingEngine(FakeEngine):
 def main() -> int:
     """Serve until a signal."""
     configure_logging(verbose=False)
-    allowed = threading.Semaphore(0)
+    allowed = Path(sys.argv[1])
 
     def reopen() -> FakeEngine:
-        allowed.acquire()
+        while not allowed.exists():
+            time.sleep(0.005)
+        allowed.unlink()
         return HangingEngine()
 
-    def allow() -> None:
-        """Let one more engine be opened whenever a line arrives on standard input."""
-        for _ in sys.stdin:
-            allowed.release()
-
-    threading.Thread(target=allow, daemon=True).start()
     repository = make_repository(HangingEngine(), bounds=Bounds(batch_s=BOUND_S), reopen=reopen)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
