@@ -20,7 +20,17 @@ _DECODES = "--decodes"  # the jobs that run images decode them
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Yield one server for all faults that a server must survive."""
-    with rigged(tmp_path_factory.mktemp("shared")) as rig:
+    yield from _outliving(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="module")
+def decoding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Yield one server, whose jobs decode, for all faults of decoders that it must survive."""
+    yield from _outliving(tmp_path_factory.mktemp("decoding"), _DECODES)
+
+
+def _outliving(folder: Path, *options: str) -> Iterator[Rig]:
+    with rigged(folder, *options) as rig:
         yield rig
         rig.process.terminate()
         assert rig.process.wait(PATIENCE_S) == 0
@@ -34,10 +44,11 @@ def test_a_fault_harms_no_request_but_its_own(fault: Fault, shared: Rig, tmp_pat
 @pytest.mark.parametrize(
     "fault", [name for name in FAULTS if re.match("the decoder|one of several", name)]
 )
-def test_a_fault_of_a_decoder_harms_no_other_image_of_its_job(fault: str, tmp_path: Path) -> None:
-    options = (*FAULTS[fault].options, _DECODES)
-    with rigged(tmp_path, *options) as rig:
-        check(FAULTS[fault], rig, tmp_path, ())
+def test_a_fault_of_a_decoder_harms_no_other_image_of_its_job(
+    fault: str, decoding: Rig, tmp_path: Path
+) -> None:
+    options = FAULTS[fault].options
+    check(FAULTS[fault], decoding, tmp_path, (*options, _DECODES) if options else ())
 
 
 def check(fault: Fault, shared: Rig, tmp_path: Path, options: Sequence[str]) -> None:

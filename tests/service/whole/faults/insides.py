@@ -1,5 +1,6 @@
 """Engines and decoders that fail in different ways, and queues that are full."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -166,6 +167,7 @@ def _(rig: Rig) -> Counted:
             with rig.others():
                 assert rig.exchange("GET", "/v2/health/ready")[0] == 200
             answered += 8
+            time.sleep(0.1)  # and the engine hangs for seconds
         assert hung.result()[0] == 500
     assert answered
     return {"500": 1, "200": answered}
