@@ -1,5 +1,6 @@
 """Settings: their sources, their permitted values, and their errors."""
 
+import json
 import os
 import subprocess
 import sys
@@ -68,29 +69,45 @@ def test_each_setting_is_in_one_group_of_the_help() -> None:
     assert sorted(grouped) == sorted(Settings.model_fields)
 
 
-@pytest.mark.parametrize(
-    ("variables", "folder"),
-    [
-        ({}, "home/.cache/convoy"),
-        ({"XDG_CACHE_HOME": "cache"}, "home/.cache/convoy"),  # relative ones are to be ignored
-        ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/convoy"),
-        ({"XDG_CACHE_HOME": "{}/xdg", "CONVOY_CACHE": "{}/own"}, "own"),
-    ],
-)
-def test_all_that_is_kept_is_below_one_folder(
-    variables: dict[str, str], folder: str, tmp_path: Path
-) -> None:
-    environ = {name: value.format(tmp_path) for name, value in variables.items()}
-    script = "from service.hosting import catalogue, hub, kept; import models; from pathlib import "
-    script += "Path; import service.settings; print([str(models.placed(each)) for each in ("
-    script += "catalogue.PULLED, hub.CACHE, kept.FOLDER, models.TRANSLATED, "
-    script += "models.DEFAULT_TUNING, Path('~/x'))])"
-    command = [sys.executable, "-c", script]
+# Variables, and the folder of what is kept.
+_KEPT: Sequence[tuple[dict[str, str], str]] = [
+    ({}, "home/.cache/convoy"),
+    ({"XDG_CACHE_HOME": "cache"}, "home/.cache/convoy"),  # relative ones are to be ignored
+    ({"XDG_CACHE_HOME": "{}/xdg"}, "xdg/convoy"),
+    ({"XDG_CACHE_HOME": "{}/xdg", "CONVOY_CACHE": "{}/own"}, "own"),
+]
+
+# Prints, for each set of variables, where a process keeps its files. A process reads the variables
+# as it imports the settings; all else is imported once.
+_PLACES = """
+import importlib, json, os, sys
+from pathlib import Path
+import models, service.settings
+from service.hosting import catalogue, hub, kept
+usual = dict(os.environ)
+for variables in json.loads(sys.argv[1]):
+    os.environ.clear()
+    os.environ.update(usual | variables)
+    models.keep_below(Path("nowhere"))
+    importlib.reload(service.settings)
+    paths = catalogue.PULLED, hub.CACHE, kept.FOLDER, models.TRANSLATED, models.DEFAULT_TUNING
+    print(json.dumps([str(models.placed(each)) for each in (*paths, Path("~/x"))]))
+"""
+
+
+def test_all_that_is_kept_is_below_one_folder(tmp_path: Path) -> None:
+    given = [
+        {name: value.format(tmp_path) for name, value in variables.items()}
+        for variables, _ in _KEPT
+    ]
+    command = [sys.executable, "-c", _PLACES, json.dumps(given)]
     own = {"HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
-    done = subprocess.run(command, env={**own, **environ}, capture_output=True, check=True)
+    done = subprocess.run(command, env=own, capture_output=True, check=True)
     names = ["models", "hub", "served", "translated", "tuning.json"]
-    expected = [str(tmp_path / folder / name) for name in names] + [str(tmp_path / "home/x")]
-    assert done.stdout.decode() == f"{expected}\n"
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        [*(str(tmp_path / folder / name) for name in names), str(tmp_path / "home/x")]
+        for _, folder in _KEPT
+    ]
 
 
 @pytest.mark.parametrize("key", ["CONVOY_", "CONVOY_ZZZ"])
