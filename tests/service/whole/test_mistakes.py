@@ -312,13 +312,21 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         yield Servers(http, grpc, re.findall(ADDRESSES, other)[0])
 
 
+@pytest.fixture(scope="module")
+def client(servers: Servers) -> Iterator[httpx.Client]:
+    """Yield a client of the first server. A client for each request would read the certificates of
+    all authorities again."""
+    with httpx.Client(timeout=PATIENCE_S) as client:
+        yield client
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_answer_to_a_wrong_request_says_what_would_be_right(
-    servers: Servers, name: str
+    servers: Servers, client: httpx.Client, name: str
 ) -> None:
     request, status, wrong, right = REQUESTS[name]
     method, path, options = request
-    answer = httpx.request(method, f"http://{servers.http}{path}", timeout=PATIENCE_S, **options)
+    answer = client.request(method, f"http://{servers.http}{path}", **options)
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert wrong in error

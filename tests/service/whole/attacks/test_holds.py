@@ -151,9 +151,10 @@ def test_every_route_is_held_to_the_rule() -> None:
     ("route", "form"), [(route, form) for route, forms in WRITERS.items() for form in forms]
 )
 def test_a_long_answer_lets_other_threads_run(route: str, form: str) -> None:
-    write = WRITERS[route][form]()
-    assert len(write()) > 10_000
-    assert longest_hold_s(write, TRIES, MOST_HELD_S) <= MOST_HELD_S
+    write, lengths = WRITERS[route][form](), set[int]()
+    held_s = longest_hold_s(lambda: lengths.add(len(write())), TRIES, MOST_HELD_S)
+    assert min(lengths) > 10_000
+    assert held_s <= MOST_HELD_S
 
 
 # What each surface that takes images reads and writes, by route.
