@@ -146,7 +146,9 @@ def test_squeezenet_classifies_photographs_over_http_as_onnxruntime_does(
     data = [(PHOTOGRAPHS / row["file"]).read_bytes() for row in rows]
     # One thread on both sides: several wait for each other in every layer, beside other tests.
     with (
-        convoy_serve(SQUEEZENET, "--preset", "caffe", "--labels", LABELS) as port,
+        convoy_serve(
+            SQUEEZENET, "--preset", "caffe", "--labels", LABELS, "--max-batch", "4"
+        ) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
         ThreadPoolExecutor(4) as pool,
     ):

@@ -70,6 +70,13 @@ def test_a_bad_answer_is_not_waited_for_in_vain(tmp_path: Path) -> None:
 
 # All of it
 
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server that these tests resume has work left, so none is waited for."""
+    monkeypatch.setattr(comparison, "_SETTLE_S", 0.0)
+
+
 GOOD, WRONG, UNSURE, TIRED = "good", "wrong", "unsure", "tired"
 STAND_IN = Peer(
     "Stand-in",

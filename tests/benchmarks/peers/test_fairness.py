@@ -18,6 +18,11 @@ from benchmarks.rows import Row
 from tests.support.benchmarks.stand_in import COMMAND, HERE, NOTHING, row
 
 
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return tasks([DIGITS], tmp_path_factory.mktemp("digits"))[DIGITS]
+
+
 def errors(setting: Setting, work: str, task: Task, folder: Path) -> set[str | None]:
     """Return the complaints about the rows of one server with one setting."""
     peer = Peer("Stand-in", "stand-in", (), COMMAND, (setting,))
@@ -51,10 +56,9 @@ def test_a_server_that_is_started_unlike_the_others_is_not_measured(
     ids=["telemetry on", "another thread count"],
 )
 def test_what_a_program_does_to_its_own_session_is_noticed(
-    tmp_path: Path, choices: Mapping[str, Any], reason: str
+    tmp_path: Path, digits: Task, choices: Mapping[str, Any], reason: str
 ) -> None:
-    task = tasks([DIGITS], tmp_path)[DIGITS]
-    (error,) = errors(Setting("unfair", choices), DIGITS, task, tmp_path)
+    (error,) = errors(Setting("unfair", choices), DIGITS, digits, tmp_path)
     assert error is not None
     assert reason in error
 
@@ -69,11 +73,11 @@ def test_a_process_that_wrote_over_its_variables_is_not_suspected(
     assert fairness.intact(environ.split("\0")) is whole
 
 
-def test_convoy_with_an_option_for_its_threads_is_noticed(tmp_path: Path) -> None:
-    task = tasks([DIGITS], tmp_path)[DIGITS]
-    setting = Setting("fewer threads", {"options": ["--device", "cpu", "--threads", "77"]})
+def test_convoy_with_an_option_for_its_threads_is_noticed(tmp_path: Path, digits: Task) -> None:
+    options = ["--device", "cpu", "--threads", "77", "--max-batch", "1"]
+    setting = Setting("more threads", {"options": options})
     convoy = Contender(replace(CONVOY, settings=(setting,)), HERE)
-    rows = measure([convoy], DIGITS, task, Effort(1, 0.1), tmp_path, lambda _: None)
+    rows = measure([convoy], DIGITS, digits, Effort(1, 0.1), tmp_path, lambda _: None)
     assert "threads must be 2 as for the other servers, got 77" in rows[0]["error"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.peers import mlperf
 from benchmarks.peers.mlperf import SCENARIOS, SIDES, drive, summary, table
-from benchmarks.peers.works import DIGITS, tasks
+from benchmarks.peers.works import DIGITS, Task, tasks
 
 SUMMARY = """
 Scenario : MultiStream
@@ -71,12 +71,16 @@ def test_a_summary_has_its_percentiles_and_its_verdict() -> None:
         summary("it broke")
 
 
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return tasks([DIGITS], tmp_path_factory.mktemp("digits"))[DIGITS]
+
+
 @pytest.mark.parametrize("side", SIDES)
-def test_each_side_answers_one_image_and_eight(tmp_path: Path, side: str) -> None:
-    task = tasks([DIGITS], tmp_path)[DIGITS]
-    with SIDES[side](task, DIGITS, "cpu") as answer:
+def test_each_side_answers_one_image_and_eight(digits: Task, side: str) -> None:
+    with SIDES[side](digits, DIGITS, "cpu") as answer:
         for images in ([0], range(1, 9)):
-            assert first(answer(images)) == task.cases[images[0]].best[0]
+            assert first(answer(images)) == digits.cases[images[0]].best[0]
 
 
 def first(answered: Any) -> int:
