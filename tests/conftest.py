@@ -91,7 +91,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run one in 64 tests of what passed with the same sources (support/proved.py)",
     )
     parser.addoption(
-        "--write-golden", action="store_true", help="write what service/cli/golden should contain"
+        "--write-golden",
+        action="store_true",
+        help="write what service/cli/golden and deploy/manifests/published.json should contain",
     )
 
 
