@@ -51,6 +51,9 @@ def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.S
         # This optimisation quantizes a filter that is in float between quantizers, with one scale
         # for the whole filter.
         disabled.append("WeightBiasQuantization")
+        # This optimisation changes the type of zero points from int8 to uint8, but not the type in
+        # a QuantizeLinear that another optimisation has added. `on_integers` changes both.
+        disabled.append("QDQS8ToU8Transformer")
     if disabled:
         key = "optimization.disable_specified_optimizers"
         options.add_session_config_entry(key, ";".join(disabled))

@@ -12,6 +12,8 @@ opset is converted later.
     MeanVarianceNormalization before opset 9   (x - mean) / deviation
     BatchNormalization with spatial = 0        one scale and shift per element
     GroupNormalization of opsets 18 to 20      InstanceNormalization, one channel per group
+
+A Pad that repeats elements loses its `value`, which it does not use and which newer opsets lack.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -198,6 +200,7 @@ def spell_out_old(model: ir.Model, opset: int) -> None:
     """
     for graph in model.graphs():
         for node in list(graph):
+            _drop_value(node)
             last, write = _SPELLINGS.get(node.op_type, (0, None))
             if node.domain != "" or write is None or opset > last:
                 continue
@@ -208,6 +211,13 @@ def spell_out_old(model: ir.Model, opset: int) -> None:
             ir.convenience.replace_nodes_and_values(
                 graph, node, [node], to.nodes, node.outputs[:1], [written]
             )
+
+
+def _drop_value(node: ir.Node) -> None:
+    """Remove a Pad's `value` unless its mode is `constant`. onnx's conversion would keep it."""
+    mode = node.attributes.get("mode")
+    if node.op_type == "Pad" and mode is not None and mode.as_string() != "constant":
+        node.attributes.pop("value", None)
 
 
 # The last opset in which Resize has no coordinate_transformation_mode. Upsample, its predecessor,

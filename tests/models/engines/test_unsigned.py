@@ -15,6 +15,7 @@ from models import BUILT_IN_MODEL, load_classifier
 from models.engines.onnxruntime_engine import OnnxRuntimeEngine, SessionModel
 from models.engines.saturation import pairs_saturate
 from models.engines.unsigned import on_integers
+from models.session import open_session
 from tests.support.models.quantized import quantized, run_node_by_node, run_on_integers
 
 DIGITS = {"preset": "digits"}
@@ -176,6 +177,27 @@ def test_the_type_that_a_node_says_once_more_goes_with_the_zero_point() -> None:
     x = RNG.normal(size=(2, 2, 4, 4)).astype(np.float32)
     (found,) = ort.InferenceSession(other.SerializeToString()).run(None, {"x": x})
     np.testing.assert_allclose(found, x, atol=0.03)
+
+
+def test_int8_that_stays_can_be_opened() -> None:
+    """ONNX Runtime would write uint8 zero points and the type int8 into one node."""
+    nodes = [
+        _quantize("x", "a"),
+        _dequantize("a", "b"),
+        helper.make_node("Neg", ["b"], ["c"]),
+        _quantize("c", "d"),
+        helper.make_node("Slice", ["d", "one", "end", "two"], ["e"]),
+        _dequantize("e", "f"),
+        helper.make_node("Reshape", ["f", "shape"], ["y"]),
+    ]
+    model = _model(nodes, {"y": TensorProto.FLOAT})
+    model.opset_import[0].version, model.ir_version = 21, 10
+    for name, number in (("one", 1), ("two", 2), ("end", 4)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array([number]), name))
+    x = RNG.normal(size=(3, 2, 4, 4)).astype(np.float32)
+    for served in (model, on_integers(model)):
+        (y,) = open_session(served.SerializeToString(), 1).run(None, {"x": x})
+        np.testing.assert_array_equal(y, run_node_by_node(model, x))
 
 
 def test_what_a_branch_may_read_stays_as_it_is() -> None:

@@ -181,6 +181,7 @@ CASES = [
     Case("Pad", (7, 10), {"pads": [0, 0, 1, 2, 0, 0, 0, 1], "value": 0.5}),
     Case("Pad", (7, 10), {"pads": [0, 0, -1, 2, 0, 0, 0, -1], "mode": "constant"}),
     Case("Pad", (7, 10), {"pads": [0, 0, 1, 2, 0, 0, 0, 1], "mode": "reflect"}),
+    Case("Pad", (7, 10), {"pads": [0, 0, 1, 2, 0, 0, 0, 1], "mode": "edge", "value": 0.5}),
     Case("Pad", (7, 10), {"pads": [0, 0, 1, 2, 0, 0, 0, 1], "mode": "edge"}),
     Case("Pad", (11, 18, 21), {}, {"p": whole(0, 0, 1, 2, 0, 0, 0, 1), "v": np.float32(0.5)}),
     Case("Squeeze", BEFORE_INPUTS, {"axes": [2, 3]}, x=X[:, :, :1, :1]),
