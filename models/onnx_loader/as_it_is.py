@@ -31,7 +31,8 @@ def as_it_is(
 
     `model` is the normal form of `proto`. `reason` says why typed nodes cannot express the model.
     Raises UnsupportedModelError if the model has no batch axis, a fixed batch size above 1, an
-    unknown shape or a loop. The message begins with `reason`.
+    unknown shape, a loop or a Resize that ONNX Runtime computes wrong. The message begins with
+    `reason`.
     """
     (image,), (scores,) = model.graph.inputs, model.graph.outputs
     try:
@@ -52,6 +53,11 @@ def as_it_is(
         raise UnsupportedModelError(
             f"{reason}{_NOR}: {', '.join(loops)} may run endlessly; export the model without it"
         )
+    if unsized := [node for node in model.graph.all_nodes() if _keeps_size(node)]:
+        raise UnsupportedModelError(
+            f"{reason}{_NOR}: it does not resize in {unsized[0].name}, whose"
+            " keep_aspect_ratio_policy has negative axes; export the model with axes from 0 on"
+        )
     runnable = _runnable(proto, model, str(scores.name))
     _take_floats(runnable, str(image.name))
     _give_floats(runnable)
@@ -69,6 +75,15 @@ def as_it_is(
     }
     graph = Graph(name, (node.x,), (node.output,), values, (node,), {})
     return graph, runnable
+
+
+def _keeps_size(node: ir.Node) -> bool:
+    """Return whether a node is a Resize that ONNX Runtime does not resize."""
+    if node.op_type != "Resize" or node.domain:
+        return False
+    policy, axes = (node.attributes.get(name) for name in ("keep_aspect_ratio_policy", "axes"))
+    negative = axes is not None and min(axes.as_ints(), default=0) < 0
+    return negative and policy is not None and policy.as_string() != "stretch"
 
 
 def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:

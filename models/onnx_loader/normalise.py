@@ -158,6 +158,7 @@ _SPARSE = (onnx.AttributeProto.SPARSE_TENSOR, onnx.AttributeProto.SPARSE_TENSORS
 def _inlined(proto: ModelProto) -> ModelProto:
     if not proto.functions:
         return proto
+    _write_defaults(proto)
     # This is onnx's function. onnx-ir's function searches for an unused name from 1 upwards at
     # every call.
     inlined = inline_local_functions(proto)
@@ -171,6 +172,26 @@ def _inlined(proto: ModelProto) -> ModelProto:
     # even its own result.
     check_valid(inlined)
     return inlined
+
+
+# Each call of a function gets a copy of the function's defaults.
+_DEFAULT_BYTES = 1000
+
+
+def _write_defaults(proto: ModelProto) -> None:
+    """Give each call of a function the attributes that it leaves out. onnx's inlining ignores the
+    function's defaults."""
+    defaults = {(f.domain, f.name): f.attribute_proto for f in proto.functions}
+    for (_, name), attributes in defaults.items():
+        if any(each.ByteSize() > _DEFAULT_BYTES for each in attributes):
+            raise UnsupportedModelError(
+                f"a default of the function {name} has more than {_DEFAULT_BYTES:,} bytes; export"
+                " the model again without functions"
+            )
+    for node in all_nodes(proto):
+        if missing := defaults.get((node.domain, node.op_type)):
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(each for each in missing if each.name not in given)
 
 
 def _opset(model: ir.Model) -> int:

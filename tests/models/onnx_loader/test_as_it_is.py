@@ -136,3 +136,32 @@ def test_numbers_above_onnx_runtimes_are_lowered(tmp_path: Path, opset: int) -> 
         engine.run(image).scores, run_onnxruntime(older, {"x": x})["y"], rtol=1e-4, atol=1e-5
     )
     engine.close()
+
+
+@pytest.mark.parametrize("axes", [[2, 3], [-2, -1]])
+def test_a_resize_that_onnx_runtime_leaves_out_is_refused(axes: list[int]) -> None:
+    """ONNX Runtime ignores the sizes if a policy has negative axes."""
+    policy = {"keep_aspect_ratio_policy": "not_larger", "axes": axes}
+    nodes = [
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["large"], name="resize", **policy),
+        helper.make_node("ReduceMean", ["large", "hw"], ["y"], keepdims=0),
+    ]
+    sizes, shape = np.array([4, 6]), ["N", 3, 2, 2]
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "resizes",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
+            [
+                numpy_helper.from_array(sizes, "sizes"),
+                numpy_helper.from_array(np.array([2, 3]), "hw"),
+            ],
+        ),
+        opset_imports=[helper.make_opsetid("", 19)],
+    )
+    if axes[0] < 0:
+        with pytest.raises(UnsupportedModelError, match="not resize in resize.*axes from 0 on"):
+            load_proto("resizes", model, opaque=True)
+    else:
+        assert load_proto("resizes", model, opaque=True).no_kernels

@@ -339,3 +339,22 @@ def test_the_standard_operators_have_two_names(name: str) -> None:
     original.opset_import[0].domain = name
     original.graph.node[0].domain = name
     assert_same_at_every_n(original, load_proto("m", original))
+
+
+def test_a_call_without_an_attribute_gets_the_default_of_its_function() -> None:
+    leaky = helper.make_function(
+        "own", "Act", ["a"], ["b"], [node("LeakyRelu", "a", "b")], [helper.make_opsetid("", 17)]
+    )
+    leaky.node[0].attribute.add(name="alpha", ref_attr_name="k", type=onnx.AttributeProto.FLOAT)
+    leaky.attribute_proto.append(helper.make_attribute("k", 0.7))
+    calls = [node("Act", "x", "h", domain="own"), node("Act", "h", "y", domain="own", k=0.4)]
+    original = model(calls, infer=False)
+    original.opset_import[0].version = 17
+    original.opset_import.append(helper.make_opsetid("own", 1))
+    original.functions.append(leaky)
+    original.graph.output[0].type.CopyFrom(original.graph.input[0].type)
+    assert_same_at_every_n(original, load_proto("m", original))
+    leaky.attribute_proto[0].CopyFrom(helper.make_attribute("k", [0.7] * 1000))
+    original.functions[0].CopyFrom(leaky)
+    with pytest.raises(UnsupportedModelError, match="a default of the function Act has more than"):
+        load_proto("m", original)
