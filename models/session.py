@@ -54,6 +54,8 @@ def session_options(model: bytes, threads: int, *, exact: bool = False) -> ort.S
         # This optimisation changes the type of zero points from int8 to uint8, but not the type in
         # a QuantizeLinear that another optimisation has added. `on_integers` changes both.
         disabled.append("QDQS8ToU8Transformer")
+        # This optimisation rounds once where a file rounds to two scales in turn.
+        disabled.append("DoubleQDQPairsRemover")
     if disabled:
         key = "optimization.disable_specified_optimizers"
         options.add_session_config_entry(key, ";".join(disabled))

@@ -5,7 +5,8 @@ wrong, or the session fails:
 
     scales   A kernel takes several scales as those of a filter's outputs: of axis 0 of a Conv's
              filter, and of the last axis of a matrix. DequantizeLinear's scales may belong to
-             another axis, such as the inputs, or to blocks.
+             another axis, such as the inputs, or to blocks. Other operands and results have a
+             single scale in every kernel.
     bias     A QGemm takes the scale of its bias as the input's scale times the filter's scale.
              DequantizeLinear's scale may be another one: quantize_static multiplies it by beta.
     windows  With ceil_mode, the last window of an AveragePool may reach beyond the padding. With
@@ -26,7 +27,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 from models.engines.proto_graph import ProtoGraph, attribute_of
 
 # Operators that ONNX Runtime fuses with each DequantizeLinear before them.
-_FUSED = frozenset({"Add", "Concat", "Conv", "Gemm", "MatMul", "Mul"})
+_FUSED = frozenset(
+    {
+        "Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul",
+        "Mul", "Sigmoid", "Softmax",
+    }
+)  # fmt: skip
 # The largest relative difference of two equal scales that were rounded differently.
 _ROUNDING = 1e-6
 
@@ -45,17 +51,16 @@ def _unfuse(graph: ProtoGraph) -> None:
             graph.constants[node.output[0]] = value
     unread: set[str] = set()
     for node in list(graph.proto.node):
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in ("", "ai.onnx") or node.op_type not in _FUSED:
             continue
-        if node.op_type in _FUSED:
-            for index, name in enumerate(node.input):
-                if _has_other_scales(graph, node, index):
-                    unread.add(name)
-                    _in_float(graph, node, index)
-        elif node.op_type == "AveragePool":
+        wrong = {i for i in range(len(node.input)) if _has_other_scales(graph, node, i)}
+        if node.op_type == "AveragePool":
             _drop_dilations(node)
-            if _is_beyond_kernel(graph, node):
-                _in_float(graph, node, 0)
+        if _is_beyond_kernel(graph, node) or _has_several_scales(graph, node.output[0]):
+            wrong.add(0)
+        for index in sorted(wrong):
+            unread.add(node.input[index])
+            _in_float(graph, node, index)
     subgraphs = list(_subgraphs(graph.proto))
     for subgraph in subgraphs:
         inner = ProtoGraph.of(subgraph)
@@ -102,6 +107,16 @@ def _has_other_scales(graph: ProtoGraph, node: NodeProto, index: int) -> bool:
     return bool(axis != (0 if has_rows != is_transposed else 1))
 
 
+def _has_several_scales(graph: ProtoGraph, name: str) -> bool:
+    """Return whether a value is quantized with several scales."""
+    scales = (
+        graph.array(reader.input[1])
+        for reader in graph.readers[name]
+        if reader.op_type == "QuantizeLinear"
+    )
+    return any(scale is not None and scale.size > 1 for scale in scales)
+
+
 def _has_own_scale(graph: ProtoGraph, node: NodeProto) -> bool:
     """Return whether the bias of a Gemm is dequantized with a scale other than the input's scale
     times the filter's scale, or with a zero point other than 0.
@@ -135,7 +150,9 @@ def _drop_dilations(pool: NodeProto) -> None:
 
 
 def _is_beyond_kernel(graph: ProtoGraph, pool: NodeProto) -> bool:
-    """Return whether QLinearAveragePool cannot compute an AveragePool."""
+    """Return whether a node is an AveragePool that QLinearAveragePool cannot compute."""
+    if pool.op_type != "AveragePool":
+        return False
     if attribute_of(pool, "dilations", None) is not None:
         return True
     if not (attribute_of(pool, "ceil_mode", 0) and attribute_of(pool, "count_include_pad", 0)):

@@ -36,6 +36,7 @@ from models.engines.proto_graph import ProtoGraph
 from models.engines.settled_products import settle_products
 from models.engines.unfused import unfuse
 
+_OPSET = 13
 _SHIFT = 128
 _HIGHEST = 255
 _SUMS = np.iinfo(np.int16)
@@ -58,11 +59,15 @@ def on_integers(
     The represented numbers stay exactly the same. A value is not changed if a node other than
     DequantizeLinear computes with its codes, or if a node such as Concat joins it with an unchanged
     value. The values in `kept`, which are outputs of the session, are not changed either. If
-    `pairs_saturate`, filters whose sums may saturate also become uint8.
+    `pairs_saturate`, filters whose sums may saturate also become uint8. Before opset 13, only
+    `unfuse` changes the model.
     """
     result = ModelProto()
     result.CopyFrom(model)
     unfuse(result, kept)
+    # The rules below write nodes of opset 13.
+    if any(o.domain in ("", "ai.onnx") and o.version < _OPSET for o in model.opset_import):
+        return result
     # A subgraph of a node may read any value.
     if any(p.type == AttributeProto.GRAPH for node in model.graph.node for p in node.attribute):
         return result
@@ -223,7 +228,7 @@ def _apply(graph: ProtoGraph, change: _Change) -> None:
             quantize.output[0] = f"{name}/unbounded"
             constant = graph.add(f"convoy/{most}", np.array(most, np.uint8))
             least = helper.make_node("Min", [quantize.output[0], constant], [name])
-            least.name = f"{quantize.name}/bound"
+            least.name = f"{name}/bound"
             graph.proto.node.insert(list(graph.proto.node).index(quantize) + 1, least)
 
 

@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from models.errors import UnsupportedModelError
 from models.graph import Graph, Value
-from models.onnx_loader.importer import RefusedError, static_shape
+from models.onnx_loader.importer import OnnxNode, RefusedError, static_shape
 from models.onnx_loader.limits.sizes import known_shape
 from models.onnx_loader.normalise import IR_VERSION, OPSET
 from models.onnx_loader.opaque import Opaque
@@ -31,7 +31,7 @@ def as_it_is(
 
     `model` is the normal form of `proto`. `reason` says why typed nodes cannot express the model.
     Raises UnsupportedModelError if the model has no batch axis, a fixed batch size above 1, an
-    unknown shape, a loop or a Resize that ONNX Runtime computes wrong. The message begins with
+    unknown shape, a loop or a node that ONNX Runtime computes wrong. The message begins with
     `reason`.
     """
     (image,), (scores,) = model.graph.inputs, model.graph.outputs
@@ -53,11 +53,9 @@ def as_it_is(
         raise UnsupportedModelError(
             f"{reason}{_NOR}: {', '.join(loops)} may run endlessly; export the model without it"
         )
-    if unsized := [node for node in model.graph.all_nodes() if _keeps_size(node)]:
-        raise UnsupportedModelError(
-            f"{reason}{_NOR}: it does not resize in {unsized[0].name}, whose"
-            " keep_aspect_ratio_policy has negative axes; export the model with axes from 0 on"
-        )
+    for each in model.graph.all_nodes():
+        if flaw := _flaw(each):
+            raise UnsupportedModelError(f"{reason}{_NOR}: in {each.op_type} {each.name}, it {flaw}")
     runnable = _runnable(proto, model, str(scores.name))
     _take_floats(runnable, str(image.name))
     _give_floats(runnable)
@@ -77,13 +75,21 @@ def as_it_is(
     return graph, runnable
 
 
-def _keeps_size(node: ir.Node) -> bool:
-    """Return whether a node is a Resize that ONNX Runtime does not resize."""
-    if node.op_type != "Resize" or node.domain:
-        return False
-    policy, axes = (node.attributes.get(name) for name in ("keep_aspect_ratio_policy", "axes"))
-    negative = axes is not None and min(axes.as_ints(), default=0) < 0
-    return negative and policy is not None and policy.as_string() != "stretch"
+def _flaw(node: ir.Node) -> str:
+    """Return what ONNX Runtime computes wrong in a node, or "" if nothing is known."""
+    if node.domain:
+        return ""
+    read = OnnxNode(node)
+    policy = read.text("keep_aspect_ratio_policy", "stretch")
+    if node.op_type == "Resize" and policy != "stretch" and min(read.integers("axes", [0])) < 0:
+        return (
+            f"ignores keep_aspect_ratio_policy={policy}, because an axis is negative; export the"
+            " model with axes from 0 on"
+        )
+    is_same = read.text("auto_pad", "NOTSET").startswith("SAME")
+    if node.op_type.endswith("Pool") and is_same and set(read.integers("dilations", [1])) != {1}:
+        return "pads too little, because auto_pad has dilations; export the model with pads instead"
+    return ""
 
 
 def _runnable(proto: ModelProto, model: ir.Model, scores: str) -> ModelProto:

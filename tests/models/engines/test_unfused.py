@@ -182,19 +182,42 @@ def test_scales_of_constant_nodes_and_of_branches_count_too(tmp_path: Path) -> N
     assert "If" in _check(model, (C,), tmp_path)
 
 
-@pytest.mark.parametrize("operator", ["Add", "Concat", "MatMul", "Mul"])
-def test_scales_of_a_computed_operand_are_kept(operator: str, tmp_path: Path) -> None:
-    """ONNX Runtime cannot open these models, or fails when it runs them."""
-    shape = (C, C)
+ALONE = ["AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax"]
+
+
+def _node(operator: str, operands: list[str], result: str) -> NodeProto:
     given: dict[str, Any] = {"axis": 1} if operator == "Concat" else {}
+    given |= {"kernel_shape": [2, 2]} if operator == "AveragePool" else {}
+    return helper.make_node(operator, operands, [result], **given)
+
+
+@pytest.mark.parametrize("operator", ["Add", "Concat", "MatMul", "Mul", *ALONE])
+def test_scales_of_a_computed_operand_are_kept(operator: str, tmp_path: Path) -> None:
+    """ONNX Runtime cannot open these models, fails when it runs them, or uses the first scale."""
+    shape = (4, C, C)
     nodes = [
-        helper.make_node("QuantizeLinear", ["x", "ws", "wz"], ["w"], axis=2),
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=2),
-        helper.make_node(operator, ["xd", "wd"], ["c"], **given),
+        helper.make_node("QuantizeLinear", ["x", "ws", "wz"], ["w"], axis=3),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=3),
+        _node(operator, ["wd"] if operator in ALONE else ["xd", "wd"], "c"),
     ]
     scales = np.geomspace(0.02, 0.05, C).astype(np.float32)
     model = _between(nodes, shape, ws=scales, wz=np.full(C, 128, np.uint8))
     assert operator in _check(model, shape, tmp_path)
+
+
+@pytest.mark.parametrize("operator", ["Add", "MatMul", *ALONE])
+def test_scales_of_a_result_are_kept(operator: str, tmp_path: Path) -> None:
+    shape = (4, C, C)
+    count = {"AveragePool": C - 1, "GlobalAveragePool": 1}.get(operator, C)
+    nodes = [
+        _node(operator, ["xd"] if operator in ALONE else ["xd", "xd"], "r"),
+        helper.make_node("QuantizeLinear", ["r", "ws", "wz"], ["w"], axis=3),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["c"], axis=3),
+    ]
+    scales = np.geomspace(0.02, 0.05, count).astype(np.float32)
+    model = _between(nodes, shape, ws=scales, wz=np.full(count, 128, np.uint8))
+    found = _check(model, shape, tmp_path)
+    assert operator in found or count == 1
 
 
 BIASES: dict[str, dict[str, Any]] = {

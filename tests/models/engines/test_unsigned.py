@@ -200,6 +200,41 @@ def test_int8_that_stays_can_be_opened() -> None:
         np.testing.assert_array_equal(y, run_node_by_node(model, x))
 
 
+@pytest.mark.parametrize("opset", [11, 17])
+def test_nodes_need_no_names_and_may_be_of_an_old_opset(opset: int) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        _quantize("a", "b"),
+        _dequantize("b", "c"),
+        helper.make_node("Sin", ["c"], ["d"]),
+        helper.make_node("Relu", ["d"], ["e"]),
+        _quantize("e", "f"),
+        _dequantize("f", "g"),
+        helper.make_node("Reshape", ["g", "shape"], ["y"]),
+    ]
+    for node in nodes:
+        node.ClearField("name")
+    model = _model(nodes, {"y": TensorProto.FLOAT})
+    model.opset_import[0].version = opset
+    x = RNG.normal(size=(3, 2, 4, 4)).astype(np.float32)
+    (y,) = open_session(on_integers(model).SerializeToString(), 1).run(None, {"x": x})
+    np.testing.assert_array_equal(y, run_node_by_node(model, x))
+
+
+def test_numbers_that_are_rounded_twice_are_rounded_twice() -> None:
+    nodes = [
+        _quantize("x", "a"),
+        _dequantize("a", "b"),
+        helper.make_node("QuantizeLinear", ["b", "finer", "zero"], ["c"]),
+        helper.make_node("DequantizeLinear", ["c", "finer", "zero"], ["y"]),
+    ]
+    model = _model(nodes, {"y": TensorProto.FLOAT})
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.03), "finer"))
+    x = RNG.normal(size=(3, 2, 4, 4)).astype(np.float32)
+    (y,) = open_session(on_integers(model).SerializeToString(), 1).run(None, {"x": x})
+    np.testing.assert_array_equal(y, run_node_by_node(model, x))
+
+
 def test_what_a_branch_may_read_stays_as_it_is() -> None:
     def branch(name: str) -> onnx.GraphProto:
         value = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)

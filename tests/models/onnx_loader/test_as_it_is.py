@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -138,30 +139,41 @@ def test_numbers_above_onnx_runtimes_are_lowered(tmp_path: Path, opset: int) -> 
     engine.close()
 
 
-@pytest.mark.parametrize("axes", [[2, 3], [-2, -1]])
-def test_a_resize_that_onnx_runtime_leaves_out_is_refused(axes: list[int]) -> None:
-    """ONNX Runtime ignores the sizes if a policy has negative axes."""
-    policy = {"keep_aspect_ratio_policy": "not_larger", "axes": axes}
+NOT_LARGER = {"keep_aspect_ratio_policy": "not_larger"}
+POOL = {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "says"),
+    [
+        ("Resize", {**NOT_LARGER, "axes": [2, 3]}, ""),
+        ("Resize", {**NOT_LARGER, "axes": [-2, -1]}, "ignores keep_aspect_ratio_policy=not_larger"),
+        ("MaxPool", {**POOL, "dilations": [1, 2]}, "pads too little"),
+        ("AveragePool", {**POOL, "dilations": [2, 1]}, "pads too little"),
+        ("LpPool", POOL, ""),
+    ],
+)
+def test_a_node_that_onnx_runtime_computes_wrong_is_refused(
+    op: str, attributes: dict[str, Any], says: str
+) -> None:
+    inputs = ["x", "", "", "sizes"] if op == "Resize" else ["x"]
     nodes = [
-        helper.make_node("Resize", ["x", "", "", "sizes"], ["large"], name="resize", **policy),
+        helper.make_node(op, inputs, ["large"], name="the_node", **attributes),
         helper.make_node("ReduceMean", ["large", "hw"], ["y"], keepdims=0),
     ]
-    sizes, shape = np.array([4, 6]), ["N", 3, 2, 2]
+    constants = {"sizes": np.array([4, 6]), "hw": np.array([2, 3])}
     model = helper.make_model(
         helper.make_graph(
             nodes,
-            "resizes",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            "pools",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 5, 5])],
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
-            [
-                numpy_helper.from_array(sizes, "sizes"),
-                numpy_helper.from_array(np.array([2, 3]), "hw"),
-            ],
+            [numpy_helper.from_array(array, name) for name, array in constants.items()],
         ),
         opset_imports=[helper.make_opsetid("", 19)],
     )
-    if axes[0] < 0:
-        with pytest.raises(UnsupportedModelError, match="not resize in resize.*axes from 0 on"):
-            load_proto("resizes", model, opaque=True)
+    if says:
+        with pytest.raises(UnsupportedModelError, match=f"in {op} the_node, it {says}"):
+            load_proto("pools", model, opaque=True)
     else:
-        assert load_proto("resizes", model, opaque=True).no_kernels
+        assert load_proto("pools", model, opaque=True).no_kernels
