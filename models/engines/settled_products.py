@@ -205,7 +205,8 @@ def _quantize_bias(graph: ProtoGraph, node: NodeProto, x: NodeProto) -> None:
         return
     step = np.resize(ahead.astype(np.float32) * own.astype(np.float32), bias.size)
     with np.errstate(divide="ignore", invalid="ignore"):  # a filter may be all zeros
-        numbers = np.rint(np.where(bias == 0, 0, bias.reshape(-1).astype(np.float64) / step))
+        row = bias.reshape(-1).astype(np.float64)
+        numbers = np.rint(np.where(row == 0, 0, row / step))
     if not (np.abs(numbers) < 2**31).all():
         return
     stem = f"convoy/{node.output[0]}/bias"

@@ -30,7 +30,7 @@ from models.engines.proto_graph import ProtoGraph, attribute_of
 _FUSED = frozenset(
     {
         "Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul",
-        "Mul", "Sigmoid", "Softmax",
+        "Mul", "Sigmoid", "Softmax", "Where",
     }
 )  # fmt: skip
 # The largest relative difference of two equal scales that were rounded differently.
@@ -57,7 +57,7 @@ def _unfuse(graph: ProtoGraph) -> None:
         if node.op_type == "AveragePool":
             _drop_dilations(node)
         if _is_beyond_kernel(graph, node) or _has_several_scales(graph, node.output[0]):
-            wrong.add(0)
+            wrong.add(1 if node.op_type == "Where" else 0)  # a condition is never quantized
         for index in sorted(wrong):
             unread.add(node.input[index])
             _in_float(graph, node, index)

@@ -188,10 +188,14 @@ ALONE = ["AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax"]
 def _node(operator: str, operands: list[str], result: str) -> NodeProto:
     given: dict[str, Any] = {"axis": 1} if operator == "Concat" else {}
     given |= {"kernel_shape": [2, 2]} if operator == "AveragePool" else {}
-    return helper.make_node(operator, operands, [result], **given)
+    condition = ["mask"] if operator == "Where" else []
+    return helper.make_node(operator, [*condition, *operands], [result], **given)
 
 
-@pytest.mark.parametrize("operator", ["Add", "Concat", "MatMul", "Mul", *ALONE])
+MASK = np.eye(C, dtype=bool)
+
+
+@pytest.mark.parametrize("operator", ["Add", "Concat", "MatMul", "Mul", "Where", *ALONE])
 def test_scales_of_a_computed_operand_are_kept(operator: str, tmp_path: Path) -> None:
     """ONNX Runtime cannot open these models, fails when it runs them, or uses the first scale."""
     shape = (4, C, C)
@@ -201,11 +205,11 @@ def test_scales_of_a_computed_operand_are_kept(operator: str, tmp_path: Path) ->
         _node(operator, ["wd"] if operator in ALONE else ["xd", "wd"], "c"),
     ]
     scales = np.geomspace(0.02, 0.05, C).astype(np.float32)
-    model = _between(nodes, shape, ws=scales, wz=np.full(C, 128, np.uint8))
+    model = _between(nodes, shape, ws=scales, wz=np.full(C, 128, np.uint8), mask=MASK)
     assert operator in _check(model, shape, tmp_path)
 
 
-@pytest.mark.parametrize("operator", ["Add", "MatMul", *ALONE])
+@pytest.mark.parametrize("operator", ["Add", "MatMul", "Where", *ALONE])
 def test_scales_of_a_result_are_kept(operator: str, tmp_path: Path) -> None:
     shape = (4, C, C)
     count = {"AveragePool": C - 1, "GlobalAveragePool": 1}.get(operator, C)
@@ -215,7 +219,7 @@ def test_scales_of_a_result_are_kept(operator: str, tmp_path: Path) -> None:
         helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["c"], axis=3),
     ]
     scales = np.geomspace(0.02, 0.05, count).astype(np.float32)
-    model = _between(nodes, shape, ws=scales, wz=np.full(count, 128, np.uint8))
+    model = _between(nodes, shape, ws=scales, wz=np.full(count, 128, np.uint8), mask=MASK)
     found = _check(model, shape, tmp_path)
     assert operator in found or count == 1
 
@@ -273,6 +277,13 @@ def test_a_bias_with_a_number_a_row_stays_in_float(form: str, tmp_path: Path) ->
         qs=np.float32(0.02),
     )
     assert "Gemm" in _check(model, (C,), tmp_path)
+
+
+def test_a_bias_of_a_gemm_may_be_a_matrix_of_one_row(tmp_path: Path) -> None:
+    model = _filter("Gemm", (C, C), 1, (C,), bias=True)
+    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name == "b")
+    bias.dims[:] = [1, C]
+    assert "QGemm" in _check(model, (C,), tmp_path)
 
 
 SMALL = (4, 6, 6)
