@@ -229,7 +229,7 @@ def test_numbers_that_are_rounded_twice_are_rounded_twice() -> None:
         helper.make_node("DequantizeLinear", ["c", "finer", "zero"], ["y"]),
     ]
     model = _model(nodes, {"y": TensorProto.FLOAT})
-    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.03), "finer"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.03, np.float32), "finer"))
     x = RNG.normal(size=(3, 2, 4, 4)).astype(np.float32)
     (y,) = open_session(on_integers(model).SerializeToString(), 1).run(None, {"x": x})
     np.testing.assert_array_equal(y, run_node_by_node(model, x))
