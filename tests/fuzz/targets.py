@@ -22,8 +22,8 @@ from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.clip import prepare_clip
 from service.images.prepare import ImageLimits, parse_image_file
 from tests.fuzz import lock
+from tests.support.models.slowness import slowness
 from tests.support.service.deaf_transport import DeafTransport, ServerState, receive
-from tests.support.service.heartbeat import slowness
 
 CORPUS = Path(__file__).parent / "corpus"
 

@@ -9,7 +9,7 @@ import pytest
 from service.batching.dispatcher import Dispatcher
 from service.batching.latency import Latency
 from service.batching.policy import SHORT_S
-from tests.support.service.heartbeat import slowness
+from tests.support.models.slowness import slowness
 
 FLAT = tuple(1 + 0.6 * (n - 1) / 7 for n in range(1, 9))
 

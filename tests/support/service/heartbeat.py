@@ -8,12 +8,13 @@ pause between two beats.
 import ctypes
 import gc
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+from tests.support.models.slowness import slowness
 
 # The interval after which a waiting thread requests the GIL. Measured holds are too long by this
 # time. The waiting thread also wakes at this interval, and on a busy machine it may then wait for a
@@ -22,10 +23,6 @@ _SWITCH_S = 5e-4
 _APART_S = 0.1  # between two tries, because other work comes in bursts, which may last for 40 tries
 # The pause between two beats, so that this thread does not occupy a core.
 _PAUSE_S = 5e-5
-
-# A search, and its time on an idle core (EPYC, Python 3.11). With four busy processes on two cores
-# it took up to 3.4 times as much CPU time, because they share the caches and the core.
-_SEARCHED, _SEARCH_S = bytes(2_000_000), 0.62e-3
 
 
 # Reads a file without releasing the GIL, which another thread might otherwise take.
@@ -138,10 +135,3 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
             break
         time.sleep(_APART_S)
     return found
-
-
-def slowness() -> float:
-    """Return how many times slower this core is now than an idle core. The result is at least 1."""
-    began = time.thread_time()
-    re.search(rb"a$", _SEARCHED)
-    return max(1.0, (time.thread_time() - began) / _SEARCH_S)

@@ -29,10 +29,10 @@ from service.hosting.regions import Regions
 from service.hosting.repository import Repository
 from tests.service.whole.attacks.test_surfaces import EVERY, OTHER_GRPC, OTHER_HTTP, form
 from tests.support import PATIENCE_S
+from tests.support.models.slowness import slowness
 from tests.support.servers.listening import get, listening, post
 from tests.support.servers.served import run
 from tests.support.service.fakes import FakeEngine, decode_digit, fake_info, free
-from tests.support.service.heartbeat import slowness
 from tests.support.service.shared_memory import shared_memory
 
 MOST_S = 0.005

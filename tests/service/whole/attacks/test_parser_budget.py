@@ -20,8 +20,8 @@ from service.http.connection import Connection
 from service.http.uvicorn_adapter import ConvoyConfig
 from service.images.prepare import parse_image_file
 from tests.support.images import worst_inputs as worst
+from tests.support.models.slowness import slowness
 from tests.support.service.deaf_transport import DeafTransport, ServerState, receive
-from tests.support.service.heartbeat import slowness
 
 MS_A_MB = 50.0
 
