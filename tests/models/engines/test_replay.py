@@ -1,13 +1,15 @@
 """One replay: images in, results out, and the two ways to wait for its end."""
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from kernels.device.device import DeviceError, Event, Stream
+from models.engines import replay
 from models.engines.replay import SPIN_S, Replay, kernel_reads_host
 
 CLASSES = 3
@@ -72,14 +74,23 @@ def test_images_go_in_and_results_come_out_which_the_next_run_does_not_change() 
     assert first[:, 0].tolist() == [1, 2]
 
 
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Let each look at the clock take a tenth of the bound. Return the number of the next look."""
+    counted = itertools.count()
+    monkeypatch.setattr(replay, "perf_counter", lambda: next(counted) * SPIN_S / 10)
+    return counted
+
+
+@pytest.mark.usefixtures("looks")
 def test_a_batch_after_a_short_one_is_waited_for_without_the_driver() -> None:
     rig = Rig()
     rig.graph.begin = rig.compute
     rig.run()
     assert rig.stream.waits == 1, "what takes how long is not known yet"
-    for _ in range(50):  # a busy machine may make any of them long
+    for _ in range(50):
         rig.run()
-    assert rig.stream.waits < 50
+    assert rig.stream.waits == 1
 
 
 def test_a_batch_after_a_long_one_is_waited_for_by_the_driver_at_once() -> None:
@@ -95,28 +106,22 @@ def test_a_batch_after_a_long_one_is_waited_for_by_the_driver_at_once() -> None:
         assert rig.stream.waits == runs
 
 
-def test_a_spin_gives_up_the_core_after_its_bound() -> None:
+def test_a_spin_gives_up_the_core_after_its_bound(looks: Iterator[int]) -> None:
     rig = Rig()
     rig.graph.begin = rig.compute
-    while True:  # until a run was short
-        waits = rig.stream.waits
-        rig.run()
-        rig.run()
-        if rig.stream.waits == waits:
-            break
-    began: list[float] = []
-    rig.graph.begin = lambda: began.append(time.thread_time())
-    spun: list[float] = []
+    rig.run()
+    assert rig.stream.waits == 1
+    rig.graph.begin = nothing
+    before, after = next(looks), list[int]()
 
     def end() -> None:
-        spun.append(time.thread_time() - began[0])
-        time.sleep(0.02)
+        after.append(next(looks))
         rig.compute()
 
     rig.stream.end = end
     rig.run()
-    assert len(spun) == 1
-    assert spun[0] < 20 * SPIN_S  # of this thread alone; a signal may cost some
+    assert rig.stream.waits == 2
+    assert 10 <= after[0] - before <= 13
 
 
 def test_a_replay_that_ends_without_its_results_is_an_error() -> None:
