@@ -60,7 +60,8 @@ def test_an_open_loop_on_the_real_server_is_measured_shown_written_and_drawn(
     assert ran == served - 10
     assert "20/s " in out
     assert "compute ms" in out
-    assert "batches at 40/s: 1 ×" in out
+    sizes = written["loads"][1]["batch_sizes"].items()
+    assert f"batches at 40/s: {', '.join(f'{size} ×{n}' for size, n in sizes)}" in out
     with Image.open(tmp_path / "it.png") as drawn:
         assert drawn.size == (960, 600)
 
@@ -93,15 +94,24 @@ def test_a_server_that_dies_causes_errors_but_does_not_end_the_test(loadtest: Ru
 
 
 def test_requests_beyond_the_limit_on_outstanding_ones_are_not_sent(loadtest: Run) -> None:
+    inside = most = 0
+
     async def slow(body: bytes, number: int) -> web.Response:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
         await asyncio.sleep(0.5 if number else 0)
+        inside -= 1
         return await honest(body, number)
 
     with scripted(slow) as seen:
-        status, out, _ = loadtest(seen.url, *SHORT, "--rate", "100", "--max-outstanding", "5")
-        assert len(seen.bodies) < 20
+        load = (*SHORT, "--warmup", "0", "--rate", "100", "--max-outstanding", "5")
+        status, out, _ = loadtest(seen.url, *load)
     assert status == 1
-    assert f"errors: {NOT_SENT} ×" in out
+    assert most <= 5
+    (unsent,) = map(int, re.findall(rf"errors: {NOT_SENT} ×(\d+)", out))
+    # One request shows first whether the server answers.
+    assert len(seen.bodies) == 1 + len(arrivals(Arrivals.POISSON, 100, 0.4)) - unsent
 
 
 def test_a_stall_shows_in_an_open_loop_over_http(loadtest: Run, tmp_path: Path) -> None:

@@ -288,8 +288,9 @@ async def test_a_stream_has_few_bytes_in_flight_and_waits_after_a_refusal(
         for _ in range(3):
             await stream.write(digit(*[1] * 8))
         await until(lambda: asking.ended[-1].status == Code.TOO_MANY)  # the third
-        await stream.write(digit(*[1] * 8))
         gate.set()
+        await until(lambda: asking.pipeline.admission.images == 0)
+        await stream.write(digit(*[1] * 8))
         errors = [(await stream.read()).error_message for _ in range(4)]
         assert asyncio.get_running_loop().time() - began > 0.2
         assert "no room for" in errors[2]

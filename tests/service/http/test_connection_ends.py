@@ -199,7 +199,14 @@ async def ended_after(server: OpenPort, data: bytes) -> Client:
     return client
 
 
+@pytest.fixture
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask no client whether it is still there, even if a busy server answers late."""
+    monkeypatch.setattr(connection_module, "_ASK_S", 10.0 * PATIENCE_S)
+
+
 @every_request
+@pytest.mark.usefixtures("unasked")
 async def test_a_client_that_ends_its_side_is_answered_on_every_route(
     request_: bytes, status: int
 ) -> None:
@@ -209,6 +216,7 @@ async def test_a_client_that_ends_its_side_is_answered_on_every_route(
         assert await client.rest() == b""
 
 
+@pytest.mark.usefixtures("unasked")
 async def test_all_whole_requests_before_the_end_are_answered() -> None:
     gate = threading.Event()
     async with convoy(FakeEngine(gate=gate)) as server:
