@@ -13,8 +13,8 @@
 #   5 pixels * 1.4: inferred 6, optimisations off 7 with Shape 7, by default 7 with Shape 6
 #   3 pixels * 10/3: inferred 9, optimisations off 10 with Shape 10, by default 10 with Shape 9
 #   4 pixels * 2.3: inferred 9, optimisations off 9 with Shape 9, by default 9 with Shape 9
-# Expected: one size a line. Nothing is raised; the one hint is a logged warning of the shape (hidden
-# here). Exits with an error if this changes.
+# Expected: one size a line. Nothing is raised; the one hint is a logged warning of the shape
+# (hidden here). Exits with an error if this changes.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -2,12 +2,12 @@
 # ONNX Runtime 1.31.1: of two quantizers in a row, the optimiser drops the coarser one, whichever
 # comes first. So numbers that a file rounds to halves are not rounded to halves.
 #
-# QuantizeLinear and DequantizeLinear with a scale of 0.5 round to multiples of 0.5. A second pair with
-# another scale may follow, for example where two quantized parts of a network meet. The optimiser
-# DoubleQDQPairsRemover, on by default, makes one pair of the two, here with the scale of the
-# smaller range, 0.05. Where 0.5 comes last, the result is not even on the grid of the file's last
-# quantizer. ONNX Runtime without it, or without optimisations, follows the file, as onnx.reference
-# does.
+# QuantizeLinear and DequantizeLinear with a scale of 0.5 round to multiples of 0.5. A second pair
+# with another scale may follow, for example where two quantized parts of a network meet. The
+# optimiser DoubleQDQPairsRemover, on by default, makes one pair of the two, here with the scale of
+# the smaller range, 0.05. Where 0.5 comes last, the result is not even on the grid of the file's
+# last quantizer. ONNX Runtime without it, or without optimisations, follows the file, as
+# onnx.reference does.
 #
 # 1000 numbers from -6 to 6, uint8 codes with zero point 128. Seen:
 #   0.5, then 0.05: 25 values in the file, 241 by default, up to 0.25 away

@@ -36,7 +36,7 @@ def model(opset):
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 1, 1])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1, 1, 1])],
-        [numpy_helper.from_array(np.array([n], np.float32), name) for name, n in statistics.items()],
+        [numpy_helper.from_array(np.float32([n]), name) for name, n in statistics.items()],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
     checker.check_model(made, full_check=True)
@@ -55,10 +55,7 @@ for opset in (9, 13, 14):
         assert np.allclose(both, [0.8, 2.8]), "this has changed"
         assert not np.isclose(both[0], alone[0], atol=0.1), "it no longer depends on the batch"
     if opset > 9:
-        print(
-            "opset {}: ONNX Runtime {:g} {:g}, reference {:.2f} {:.2f}, the first alone {:.2f}".format(
-                opset, *expected.ravel(), *both, *alone
-            )
-        )
+        numbers = "ONNX Runtime {:g} {:g}, reference {:.2f} {:.2f}, the first alone {:.2f}"
+        print(f"opset {opset}:", numbers.format(*expected.ravel(), *both, *alone))
 PYTHON
 "$folder/venv/bin/python" "$folder/run.py"
