@@ -8,16 +8,20 @@ from pathlib import Path
 
 import httpx
 
-from models import BUILT_IN_MODEL
 from tests.support import PATIENCE_S
 from tests.support.servers.forked import Forked
+from tests.support.servers.several_models import SAMPLES, save_channels
 
-SAMPLE = (BUILT_IN_MODEL.parent / "samples" / "4_black_on_white.png").read_bytes()
+SAMPLE = SAMPLES[4].read_bytes()
 
 
 @contextmanager
 def serving(lost: Path, device: str) -> Iterator[tuple[Forked, httpx.Client]]:
-    arguments = ("serve", "--device", device, "--max-batch", "1", "--port", "0")
+    """Yield a server of a network of two layers, because each kernel is compiled."""
+    model = lost.with_name("channels.onnx")
+    save_channels(model)
+    meaning = (model, "--set", "output=logits")
+    arguments = ("serve", *meaning, "--device", device, "--max-batch", "1", "--port", "0")
     process = Forked("tests.support.servers.lost_device_server", lost, *arguments)
     try:
         assert process.stdout is not None
@@ -48,7 +52,7 @@ def test_a_lost_device_ends_the_server_with_status_75_once_all_is_answered(tmp_p
         assert process.wait(PATIENCE_S) == 75
         assert process.stderr is not None
         log = process.stderr.read()
-    assert "Error: the device is lost: digits failed on a batch of" in log
+    assert "Error: the device is lost: channels failed on a batch of" in log
     assert "the engine is restarted" not in log
 
 

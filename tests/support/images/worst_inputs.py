@@ -158,8 +158,8 @@ HEADERS: Mapping[str, bytes] = {
 SIDE = 5000
 
 
-def _flat(mode: str = "RGB") -> Image.Image:
-    return Image.new("RGBA", (SIDE, SIDE), (1, 2, 3, 4)).convert(mode)
+def _flat(*colour: int, mode: str = "RGB") -> Image.Image:
+    return Image.new(mode, (SIDE, SIDE), colour or (1, 2, 3))
 
 
 def _png_of_rows(row: bytes, depth: int) -> bytes:
@@ -186,11 +186,15 @@ def _lying() -> bytes:
 
 
 IMAGES: Mapping[str, Callable[[], bytes]] = {
-    "WebP, lossless, transparent": lambda: encode(_flat("RGBA"), "WebP", lossless=True, method=4),
+    "WebP, lossless, transparent": lambda: encode(
+        _flat(1, 2, 3, 4, mode="RGBA"), "WebP", lossless=True, method=4
+    ),
     "WebP, lossy": lambda: encode(_flat(), "WebP", method=0),
     "PNG, transparent": lambda: _png_of_rows(b"\1\1\2\3\4" + bytes(4 * (SIDE - 1)), 8),
     "PNG, 16 bits": lambda: _png_of_rows(bytes(1 + 8 * SIDE), 16),
-    "JPEG, progressive CMYK": lambda: encode(_flat().convert("CMYK"), "JPEG", progressive=True),
+    "JPEG, progressive CMYK": lambda: encode(
+        _flat(254, 253, 252, 0, mode="CMYK"), "JPEG", progressive=True
+    ),
     "JPEG, progressive": lambda: encode(_flat(), "JPEG", progressive=True, quality=5),
     "JPEG that says more than it has": _lying,
 }
