@@ -183,7 +183,11 @@ def load_description(
             except NotLabelsError as error:
                 unread.append(str(error))
         if reading.pixels and not trained:
-            _add(name, parse_keys(file, reading.pixels()), given, sources)
+            pixels = parse_keys(file, reading.pixels())
+            # `read_metadata` compares the metadata with `own` itself.
+            if own and reading.file != model_path and given.keys().isdisjoint(_NORMALISING):
+                pixels = _before_own(own, channels, name, pixels)
+            _add(name, pixels, given, sources)
             source = f"{source} with {file}" if described else file
             trained = True
     of_own = _of_own(own, channels, given, sources)
@@ -237,6 +241,28 @@ def _of_own(
     if own.order:
         _add("its first operations", {"channels": ChannelOrder(own.order)}, given, sources)
     return OF_OWN_NORMALISATION[own.most][0]
+
+
+def _before_own(
+    own: "OwnNormalisation", channels: int, name: str, pixels: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the `pixels` that a file sets, without a normalisation that the network's first
+    operations would repeat, and without an order of channels if these operations show it."""
+    preset = EVERY_PRESET[
+        GREY_OF_OWN[own.most] if channels == 1 else OF_OWN_NORMALISATION[own.most][0]
+    ]
+    twice = [
+        key for key in _NORMALISING if pixels.get(key, getattr(preset, key)) != getattr(preset, key)
+    ]
+    if not twice:
+        return pixels
+    _log.warning(
+        "%s: the network's first operations already normalise pixels, so scale, mean and std"
+        " are not used. If the network needs both, set them in model.toml",
+        name,
+    )
+    dropped = {*_NORMALISING, *(["channels"] if own.order else [])}
+    return {key: value for key, value in pixels.items() if key not in dropped}
 
 
 def _add(

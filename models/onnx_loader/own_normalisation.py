@@ -16,8 +16,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 Floats = NDArray[np.float64]
 
-# Operators that may change the type of pixels, but no number.
-_MOVES = frozenset({"Cast", "Identity"})
+# Operators that may change the type or the count of pixels, but neither their range nor channels.
+_MOVES = frozenset({"Cast", "Identity", "Resize", "Upsample"})
 
 _ARITHMETIC: Mapping[str, Callable[..., Floats]] = {
     "Add": np.add,
@@ -204,6 +204,7 @@ def _of_arithmetic(
 
 
 def _only_reader(graph: GraphProto, name: str) -> NodeProto | None:
-    """Return the node that reads a value, or None if no node or more than one node reads it."""
-    readers = [node for node in graph.node if name in node.input]
+    """Return the node that reads a value, or None if no node or more than one node reads it. A
+    Shape does not count."""
+    readers = [node for node in graph.node if name in node.input and node.op_type != "Shape"]
     return readers[0] if len(readers) == 1 else None

@@ -151,14 +151,15 @@ def _normalisation(path: Path, config: Config, kind: str) -> Keys:
     # MobileViT's image processor omits this key; other processors write true.
     if config.get("do_normalize", "image_mean" in config and kind != "MobileViT"):
         mean, std = (_channels(path, config, key) for key in ("image_mean", "image_std"))
-    if config.get("rescale_offset"):  # the image is rescaled, then 1 is subtracted
+    rescales = config.get("do_rescale", True)
+    if rescales and config.get("rescale_offset"):  # the image is rescaled, then 1 is subtracted
         mean = [number + 1 for number in mean]
-    if kind == "EfficientNet" and config.get("include_top", True):
-        std = [number * number for number in std]  # this image processor divides by std twice
+    if kind == "EfficientNet" and config.get("include_top", True):  # divides by std once more
+        again = _channels(path, config, "image_std")
+        std = [a * b for a, b in zip(std, again, strict=False)]
     colour = "bgr" if config.get("do_flip_channel_order") else "rgb"
     if kind == "PPLCNet":  # it normalises first, then reverses the channels
         colour, mean, std = "bgr", mean[::-1], std[::-1]
-    rescales = config.get("do_rescale", True)
     return {
         "scale": config.get("rescale_factor", 1 / 255) if rescales else 1.0,
         "mean": mean,
@@ -193,7 +194,10 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
     crop = _sides(config.get("crop_size"))
     if not config.get("do_center_crop", crop is not None):
         crop = None
-    if (both := _sides(size)) is not None:
+    both = _sides(size)
+    if both and kind == "PoolFormer" and both[0] == both[1] and config.get("crop_pct"):
+        both, size = None, {"shortest_edge": both[0]}  # as it resizes with crop_pct
+    if both is not None:
         return _squashed(path, both, crop)
     edge = size.get("shortest_edge") if isinstance(size, dict) else None
     if not is_side(edge):

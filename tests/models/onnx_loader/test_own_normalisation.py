@@ -1,11 +1,13 @@
 """A network's first operations show whether it expects pixels of 0 to 255 or of 0 to 1."""
 
+import json
 import logging
 from pathlib import Path
 
 import pytest
 from onnx import ModelProto, TensorProto, parser
 
+from kernels.problems.interpolation import Interpolation
 from models import load_classifier
 from models.onnx_loader.own_normalisation import own_normalisation
 from models.preprocessing import ChannelOrder
@@ -24,7 +26,7 @@ float[4] columns = {1, 2, 3, 4},
 int64[1] minus_one = {-1}, int64[1] far = {-9}, int64[1] axis = {1}, int64[1] last = {3},
 float least = {100}, float below_least = {99}, float most = {300}, float above_most = {301},
 float[1,3,1,1] quarters = {0.25, 0.5, 0.75}, float[1,3,1,1] below_quarter = {0.24, 0.5, 0.75},
-float[1,3,1,1] another_mean = {0.505, 0.456, 0.406}
+float[4] scales = {1, 1, 2, 2}, float[1,3,1,1] another_mean = {0.505, 0.456, 0.406}
 """
 
 
@@ -63,6 +65,8 @@ def model(body: str) -> ModelProto:
         ("t = Conv<group = 3, pads = [1, 1, 1, 1]>(x, factors, shifts)", None),
         ("a = Gather<axis = 1>(x, backwards) t = Mul(a, byte)", 255),
         ("a = Mul(x, byte) b = Sub(a, mean) t = Mul(b, columns)", 255),
+        ("a = Resize(x, , scales) t = Mul(a, byte)", 255),
+        ("s = Shape(x) t = Mul(x, byte) u = Reshape(t, s)", 255),
         ("a = Relu(x) t = Mul(a, byte)", None),
         ("a = Mul(x, byte) b = Relu(x) t = Add(a, b)", None),
         ("t = Div(x, least)", 255),
@@ -158,3 +162,24 @@ def test_a_flag_or_a_file_counts_more(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('preset = "caffe"\n')
     assert load_classifier(file).preprocessing.scale == 1.0
     assert load_classifier(file).preprocessing.mean[0] == pytest.approx(103.939)
+
+
+@pytest.mark.parametrize("normalises", [True, False])
+def test_a_file_does_not_normalise_again(
+    normalises: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "own.onnx"
+    body = "t = Sub(x, mean_of_bgr)" if normalises else "t = Relu(x)"
+    file.write_bytes(model(body).SerializeToString())
+    said = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "input_size": [3, 8, 8]}
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": said}))
+    found = load_classifier(file).preprocessing
+    assert ("already normalise pixels" in caplog.text) is normalises
+    if normalises:
+        assert (found.scale, found.mean, found.std) == (1.0, (0.0,) * 3, (1.0,) * 3)
+        assert found.channels is ChannelOrder.BGR
+    else:
+        assert (found.mean, found.channels) == ((0.485, 0.456, 0.406), ChannelOrder.RGB)
+    assert found.interpolation is Interpolation.BICUBIC  # timm's default
+    found = load_classifier(file, overrides={"scale": 0.5}).preprocessing
+    assert (found.scale, found.mean) == (0.5, (0.485, 0.456, 0.406))

@@ -64,6 +64,13 @@ def square(side: int) -> dict[str, int]:
             248,
             "crop",
         ),
+        (
+            "PoolFormerImageProcessor",
+            {"size": square(224), "crop_size": square(224), "crop_pct": 0.9},
+            224,
+            248,
+            "crop",
+        ),
         # A processor that is not known is read where its size says which sides it is.
         ("OwnImageProcessor", {"size": square(96)}, 96, 96, "squash"),
     ],
@@ -116,6 +123,11 @@ def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None
     )
     p = load_preprocessing(model, OPEN)
     assert (p.scale, p.mean, p.std) == (1 / 127.5, (1, 1, 1), (0.25,) * 3)
+    # Without the rescaling, nothing is subtracted. The second division has a flag of its own.
+    said = {"size": square(8), "rescale_offset": True, "do_rescale": False, "do_normalize": False}
+    process(model, "EfficientNetImageProcessor", **said)
+    p = load_preprocessing(model, OPEN)
+    assert (p.scale, p.mean, p.std) == (1, (0, 0, 0), (0.2, 0.3, 0.4))
 
 
 def test_pplcnet_resizes_the_shorter_side_and_reverses_what_is_normalised(model: Path) -> None:
