@@ -205,6 +205,42 @@ def _undo_strides(node: ir.Node) -> None:
         node.replace_input_with(1, target)
 
 
+def _round_sizes(node: ir.Node) -> None:
+    """Give a Resize its sizes instead of its scales, if onnx and ONNX Runtime round them apart.
+
+    For 10 pixels and the scale 2.3, onnx's shape inference returns 22, because float32 stores 2.3
+    as 2.29999995. ONNX Runtime multiplies in float32 and returns 23, as PyTorch does. It computes
+    the same scale from the size 23. Raises UnsupportedModelError if an axis has another scale.
+    """
+    x, scales = (_given(node, index) for index in (0, 2))
+    shape = None if x is None else known_shape(x)
+    if node.op_type != "Resize" or scales is None or scales.const_value is None or shape is None:
+        return
+    factors = scales.const_value.numpy().reshape(-1).astype(np.float32)
+    given, graph = node.attributes.get("axes"), node.graph
+    axes = range(len(shape)) if given is None else given.as_ints()
+    if graph is None or len(factors) != len(axes) or not np.isfinite(factors).all():
+        return
+    before = np.array([shape[axis] for axis in axes])
+    after = np.floor(before.astype(np.float32) * factors).astype(np.int64)
+    if (after == np.floor(before * factors.astype(np.float64))).all():
+        return
+    if (after.astype(np.float32) / before.astype(np.float32) != factors).any():
+        name = node.name or node.outputs[0].name
+        raise UnsupportedModelError(
+            f"Resize {name}: onnx and ONNX Runtime disagree on the size of {shape} after scaling by"
+            f" {factors.tolist()}; export the model with sizes instead of scales"
+        )
+    node.resize_inputs(4)
+    node.replace_input_with(2, None)
+    node.replace_input_with(3, _integers(graph, f"{node.outputs[0].name}/sizes", after.tolist()))
+    node.attributes.pop("keep_aspect_ratio_policy", None)  # it has no effect on scales
+
+
+def _given(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 def _check_divisor(node: ir.Node) -> None:
     """Raise an error if the node divides integers by 0. Without this check, NumPy would return 0 as
     the quotient."""
@@ -302,6 +338,7 @@ class _Folding(FoldConstantsPass):
         """Fold a node, and check the inferred shapes before another node uses them."""
         _keep_batch(node)
         _undo_strides(node)
+        _round_sizes(node)
         _check_divisor(node)
         if _is_standardisation(node):
             self._count(node, 3 * node.inputs[0].const_value.size)  # type: ignore[union-attr]

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from models.errors import UnsupportedModelError
 from models.onnx_loader.constants import add_constant
 
 _CONTRIB = "com.microsoft"
@@ -90,6 +91,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
         for index, parameters in enumerate(spelling.reads)
     ]
     if spelling.bias is not None and _input(node, spelling.bias) is not None:
+        _check_bias(node, spelling.bias)
         scales = [_constant(_input(node, scale)) for _, scale, _ in spelling.reads]
         # A QGemm multiplies its bias by alpha, too.
         alpha = attributes.get("alpha")
@@ -115,6 +117,17 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
     if isinstance(node.graph, ir.Graph):
         ir.convenience.replace_nodes_and_values(
             node.graph, node, [node], new, [output], [new[-1].outputs[0]]
+        )
+
+
+def _check_bias(node: ir.Node, index: int) -> None:
+    """Raise UnsupportedModelError if a bias is at the limit of 32 bits, where sums overflow."""
+    bias, limits = _constant(_input(node, index)), np.iinfo(np.int32)
+    if bias is not None and np.isin(bias, (limits.min, limits.max)).any():
+        raise UnsupportedModelError(
+            f"{node.op_type} {node.name or node.outputs[0].name}: its bias is at the limit of 32"
+            " bits, so that sums overflow and scores are arbitrary. ONNX Runtime's quantizer writes"
+            " such a bias for a Gemm with beta = 0; remove this bias, and quantize again"
         )
 
 

@@ -201,6 +201,21 @@ def test_a_product_of_integers_multiplies_its_bias_too(alpha: float) -> None:
     assert abs(typed - expected).max() <= 0.0801
 
 
+@pytest.mark.parametrize("bias", [-(2**31), 2**31 - 1])
+def test_a_bias_with_which_sums_overflow_is_refused(bias: int) -> None:
+    weights = STEPS | {
+        "rows": np.array([0, 144]),
+        "w": np.ones((144, 5), np.int8),
+        "ws": np.array(0.002, np.float32),
+        "wz": np.array(0, np.int8),
+        "b": np.array([0, 0, bias, 0, 0], np.int32),
+    }
+    product = contrib("QGemm", "f s z w ws wz b t u")
+    proto = _model([Q, node("Reshape", "q rows", "f"), product, D], weights)
+    with pytest.raises(UnsupportedModelError, match="sums overflow"):
+        load_proto("small", proto)
+
+
 def test_weights_alone_as_integers_leave_a_model_of_floats() -> None:
     weights: Arrays = {"w": np.ones((4, 4, 1, 1), np.int8), "s": np.array(0.5, np.float32)}
     nodes = [node("DequantizeLinear", "w s", "d"), node("Conv", "x d", "y")]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 
 from models import graph as g
 from models.errors import UnsupportedModelError
@@ -62,6 +62,44 @@ def test_resizing_linearly_to_any_size(transform: str, height: int, width: int) 
         opset=19,
     )
     assert_same_at_every_n(original, load_proto("m", original))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_size_is_rounded_as_by_onnx_runtime(mode: str, declared: bool) -> None:
+    """5 · 1.4 is 7 in float32, although float32 stores 1.4 as 1.39999998."""
+    original = model(
+        [
+            helper.make_node(
+                "Resize",
+                ["x", "", "scales"],
+                ["large"],
+                mode=mode,
+                coordinate_transformation_mode="asymmetric",
+                nearest_mode="floor",
+            ),
+            node("Reshape", "large rows") if declared else node("Relu", "large"),
+        ],
+        {"scales": np.array([1, 1, 1.4, 1.4], np.float32), "rows": np.array([-1, 4 * 7 * 14])},
+        shape=(1, 4, 5, 10),
+        opset=19,
+        infer=False,
+    )
+    if declared:  # otherwise, ONNX Runtime would refuse the Reshape
+        value = helper.make_tensor_value_info("large", TensorProto.FLOAT, [1, 4, 7, 14])
+        original.graph.value_info.append(value)
+    assert_same_at_every_n(original, load_proto("m", original), (4, 5, 10))
+
+
+def test_a_size_that_onnx_and_onnx_runtime_round_apart_is_refused() -> None:
+    original = model(
+        [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")],
+        {"scales": np.array([1, 1, 1.4, 1.5], np.float32)},
+        shape=(1, 4, 5, 5),
+        opset=19,
+    )
+    with pytest.raises(UnsupportedModelError, match="export the model with sizes"):
+        load_proto("m", original)
 
 
 def test_an_upsample_of_an_old_opset_is_a_resize() -> None:
