@@ -199,11 +199,12 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
         both, size = None, {"shortest_edge": both[0]}  # as it resizes with crop_pct
     if both is not None:
         return _squashed(path, both, crop)
-    edge = size.get("shortest_edge") if isinstance(size, dict) else None
-    if not is_side(edge):
+    sides = size if isinstance(size, dict) else {}
+    edge = sides.get("shortest_edge")
+    if not is_side(edge) or sides.get("longest_edge"):  # both limit the size
         raise PreprocessingError(
-            f"{path}: size = {size!r} is not supported; it must have a shortest_edge, or height and"
-            f" width{_OTHERWISE}"
+            f"{path}: size = {size!r} is not supported; it must have a shortest_edge alone, or"
+            f" height and width{_OTHERWISE}"
         )
     share = config.get("crop_pct")
     if kind == "ConvNext":

@@ -153,7 +153,12 @@ def test_what_is_not_known_is_not_used_and_said(model: Path) -> None:
     [
         ("OwnImageProcessor", {"size": 224}, "is ambiguous, because the image processor"),
         ("BitImageProcessor", {"size": {"shortest_edge": 8}}, "Crop the centre"),
-        ("ViTImageProcessor", {"size": {"longest_edge": 8}}, "it must have a shortest_edge"),
+        ("ViTImageProcessor", {"size": {"longest_edge": 8}}, "it must have a shortest_edge alone"),
+        (
+            "BitImageProcessor",
+            {"size": {"shortest_edge": 8, "longest_edge": 9}, "crop_size": square(8)},
+            "it must have a shortest_edge alone",
+        ),
         ("ViTImageProcessor", {"size": square(8), "do_pad": True}, "do_pad = true is not"),
         ("ViTImageProcessor", {"size": square(8), "do_resize": False}, "do_resize = false"),
         ("ViTImageProcessor", {"size": square(8), "size_divisor": 32}, "size_divisor is not"),
