@@ -196,7 +196,7 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
         crop = None
     both = _sides(size)
     if both and kind == "PoolFormer" and both[0] == both[1] and config.get("crop_pct"):
-        both, size = None, {"shortest_edge": both[0]}  # as it resizes with crop_pct
+        size, both = {"shortest_edge": both[0]}, None  # as it resizes with crop_pct
     if both is not None:
         return _squashed(path, both, crop)
     sides = size if isinstance(size, dict) else {}
