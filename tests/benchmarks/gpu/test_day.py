@@ -124,7 +124,7 @@ def test_a_stage_that_hangs_or_fails_costs_itself_alone(
         tmp_path,
         monkeypatch,
         python("fails", "print('what it said'); raise SystemExit(3)"),
-        python("hangs", "import time; time.sleep(600)", 4),
+        python("hangs", "import time; time.sleep(600)", 1),
         python("absent", "", 60, "no-such-profiler", "{out}"),
         python("writes", "print(open(__import__('sys').argv[1]))", 60),
         Stage("folder", ("-c", "import sys; open(sys.argv[1] + '/made', 'w')", "{out}"), 1, 60),
