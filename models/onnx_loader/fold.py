@@ -126,6 +126,7 @@ _FOLDED = frozenset(
 # fmt: on
 # The size of these operators' output is unknown in advance, but at most the size of their input.
 _SHRINKING = frozenset({"NonZero"})
+_WINDOWS = frozenset({"AveragePool", "Conv", "MaxPool"})
 # Each number of the output is a sum along an axis of the first input. Convolutions are folded only
 # if their window is one position.
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
@@ -237,6 +238,39 @@ def _round_sizes(node: ir.Node) -> None:
     node.attributes.pop("keep_aspect_ratio_policy", None)  # it has no effect on scales
 
 
+def _pad_nothing(node: ir.Node) -> None:
+    """Give a window explicit pads, if its padding SAME is negative because it is below the stride.
+
+    TensorFlow, whose padding this is, adds no pixels then. ONNX Runtime cuts pixels off before a
+    Conv, and refuses some poolings.
+    """
+    auto_pad, x = node.attributes.get("auto_pad"), _given(node, 0)
+    if node.op_type not in _WINDOWS or node.domain or auto_pad is None or x is None:
+        return
+    filters = _given(node, 1) if node.op_type == "Conv" else None
+    filter_shape = None if filters is None else known_shape(filters)
+    found = node.attributes.get("kernel_shape")
+    kernel = list(filter_shape[2:]) if filter_shape else [] if found is None else found.as_ints()
+    sizes, ones = (known_shape(x) or ())[2:], [1] * len(kernel)
+    strides, dilations = (
+        ones if given is None else given.as_ints()
+        for given in map(node.attributes.get, ("strides", "dilations"))
+    )
+    is_same = auto_pad.as_string() in ("SAME_UPPER", "SAME_LOWER") and set(dilations) == {1}
+    if not is_same or not len(sizes) == len(kernel) == len(strides) or min(strides) < 1:
+        return
+    axes = list(zip(sizes, kernel, strides, strict=True))
+    total = [(-(-size // stride) - 1) * stride + side - size for size, side, stride in axes]
+    if min(total) >= 0:
+        return
+    small = [max(pad, 0) // 2 for pad in total]
+    large = [max(pad, 0) - least for pad, least in zip(total, small, strict=True)]
+    pads = small + large if auto_pad.as_string() == "SAME_UPPER" else large + small
+    node.attributes.pop("auto_pad")
+    node.attributes.pop("ceil_mode", None)  # it has no effect on the padding SAME
+    node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+
+
 def _given(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
@@ -339,6 +373,7 @@ class _Folding(FoldConstantsPass):
         _keep_batch(node)
         _undo_strides(node)
         _round_sizes(node)
+        _pad_nothing(node)
         _check_divisor(node)
         if _is_standardisation(node):
             self._count(node, 3 * node.inputs[0].const_value.size)  # type: ignore[union-attr]

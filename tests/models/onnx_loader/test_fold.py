@@ -1,5 +1,7 @@
 """Constants that libraries do not fold, and shapes that they infer for a single batch size."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -8,6 +10,8 @@ from models import graph as g
 from models.errors import NoKernelsError
 from models.onnx_loader import load_proto
 from tests.support.models.onnx_chains import Weights, assert_same_at_every_n, model, node, noise
+from tests.support.models.reference import run_reference
+from tests.support.onnx_models import run_onnxruntime
 
 
 def test_a_standardised_filter_is_a_constant() -> None:
@@ -82,3 +86,22 @@ def test_a_projection_of_a_constant_is_folded_and_a_convolution_of_one_is_not() 
     wide = [node("Conv", "k w", "p", pads=[1, 1, 1, 1]), node("Add", "x p")]
     with pytest.raises(NoKernelsError, match="Conv: input 0 is a constant"):
         load_proto("small", model(wide, {"k": constant, "w": noise(4, 3, 3, 3)}))
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool"])
+def test_padding_that_would_be_negative_is_none(op: str, auto_pad: str) -> None:
+    """Check that windows of one pixel read each fourth pixel, the first one included."""
+    attributes: dict[str, Any] = {
+        "auto_pad": auto_pad,
+        "strides": [4, 4],
+        "kernel_shape": [1, 1],
+    }
+    weights = {"w": np.eye(4, dtype=np.float32).reshape(4, 4, 1, 1)} if op == "Conv" else {}
+    original = model([node(op, "x w" if weights else "x", **attributes)], weights, (1, 4, 8, 9))
+    loaded = load_proto("m", original)
+    images = noise(2, 4, 8, 9)
+    normal = run_onnxruntime(loaded.proto, {"x": images})
+    (typed,) = run_reference(loaded.graph, {"x": images}).values()
+    np.testing.assert_array_equal(next(iter(normal.values())), images[:, :, ::4, ::4])
+    np.testing.assert_array_equal(typed, images[:, :, ::4, ::4])
