@@ -257,7 +257,7 @@ def _pad_nothing(node: ir.Node) -> None:
         for given in map(node.attributes.get, ("strides", "dilations"))
     )
     is_same = auto_pad.as_string() in ("SAME_UPPER", "SAME_LOWER") and set(dilations) == {1}
-    if not is_same or not len(sizes) == len(kernel) == len(strides) or min(strides) < 1:
+    if not is_same or not len(sizes) == len(kernel) == len(strides) or min(strides, default=0) < 1:
         return
     axes = list(zip(sizes, kernel, strides, strict=True))
     total = [(-(-size // stride) - 1) * stride + side - size for size, side, stride in axes]
