@@ -4,7 +4,7 @@
 #
 # SAME pads so that there are ceil(size / stride) windows. If the window is below the stride, this
 # takes less than no padding. TensorFlow, from which the mode comes, then pads nothing, so the first
-# window begins at the first number. Keras's Conv2D(n, 1, strides=4, padding="same") is such a layer.
+# window begins at the first number. Keras's Conv2D(n, 1, strides=4, padding="same") is one of these.
 # ONNX Runtime and the reference compute with the negative padding, each in its own way. Neither
 # onnx's checker nor its shape inference objects.
 #
