@@ -186,18 +186,23 @@ def _wait_until(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate the process. Then kill all processes of its session that still run."""
-    session = process.pid
+    """Terminate the process. Then end all processes that it started, in every session."""
+    pids = members(process.pid)
+    # If the process ends first, children in other sessions are not its descendants any more.
+    sessions = {process.pid}
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            sessions.add(os.getsid(pid))
     with suppress(ProcessLookupError):
         process.terminate()
-    for paused in members(session):
+    for paused in pids:
         with suppress(ProcessLookupError):
             os.kill(paused, signal.SIGCONT)
     deadline = time.monotonic() + STOP_S
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     # Its children should end too. Until then, they would take processor time from the next server.
-    while left := members(session):
+    while left := members(*sessions):
         late = time.monotonic() > deadline
         for child in left:
             with suppress(ProcessLookupError):
@@ -207,9 +212,9 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def members(session: int) -> list[int]:
-    """Return the live processes of a session, and all their descendants. Descendants may be in
-    other sessions, because some servers start their workers in new sessions."""
+def members(*sessions: int) -> list[int]:
+    """Return the live processes of sessions, and all their descendants. Descendants may be in other
+    sessions, because some servers start their workers in new sessions."""
     parents, found = {}, set()
     for folder in _listed(_PROC):
         # pid (name, which may contain any characters) state ppid group session ...
@@ -217,7 +222,7 @@ def members(session: int) -> list[int]:
         if not told or told[0] in "ZX":
             continue  # the process has ended
         parents[int(folder.name)] = int(told[1])
-        if int(told[3]) == session:
+        if int(told[3]) in sessions:
             found.add(int(folder.name))
     while children := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= children

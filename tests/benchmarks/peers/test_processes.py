@@ -103,11 +103,13 @@ def test_what_all_processes_and_threads_use_is_counted(tmp_path: Path) -> None:
         while len(list(tmp_path.glob("go.*"))) < 2:
             time.sleep(0.01)
         after = server.usage()
-        assert len(server.pids()) == 2
+        sessions = {os.getsid(pid) for pid in server.pids()}
+        assert len(sessions) == len(server.pids()) == 2
         spent = after.cpu_s_since(before)
         assert 1.2 <= spent < 1.7, "0.3 s in a thread that ended and 0.3 s in the first, of both"
         assert after.switches_since(before) > 0
         assert 5 < after.memory_mb < 100
+    assert members(*sessions) == []
 
 
 def test_a_process_that_begins_in_between_counts_from_its_begin() -> None:
