@@ -236,11 +236,14 @@ def _of_own(
     """
     if own is None or {"preset", *_NORMALISING} & given.keys():
         return ""
-    if channels == 1:
-        return GREY_OF_OWN[own.most]
-    if own.order:
+    if own.order and channels != 1:
         _add("its first operations", {"channels": ChannelOrder(own.order)}, given, sources)
-    return OF_OWN_NORMALISATION[own.most][0]
+    return _preset_of(own, channels)
+
+
+def _preset_of(own: "OwnNormalisation", channels: int) -> str:
+    """Return the name of the preset whose pixels the network's first operations expect."""
+    return GREY_OF_OWN[own.most] if channels == 1 else OF_OWN_NORMALISATION[own.most][0]
 
 
 def _before_own(
@@ -248,9 +251,7 @@ def _before_own(
 ) -> dict[str, Any]:
     """Return the `pixels` that a file sets, without a normalisation that the network's first
     operations would repeat, and without an order of channels if these operations show it."""
-    preset = EVERY_PRESET[
-        GREY_OF_OWN[own.most] if channels == 1 else OF_OWN_NORMALISATION[own.most][0]
-    ]
+    preset = EVERY_PRESET[_preset_of(own, channels)]
     twice = [
         key for key in _NORMALISING if pixels.get(key, getattr(preset, key)) != getattr(preset, key)
     ]

@@ -16,7 +16,7 @@ from models.errors import UnsupportedModelError
 from models.graph import Shape
 from models.onnx_loader.constants import add_constant
 from models.onnx_loader.importer import drop_batch_axis, static_shape
-from models.onnx_loader.integers import constant_of
+from models.onnx_loader.integers import constant_of, input_of
 
 BATCH = "N"
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sum", "Max", "Min", "PRelu"}
@@ -75,7 +75,7 @@ def _expand_without_batch(graph: ir.Graph, node: ir.Node) -> None:
 def _resize_without_batch(graph: ir.Graph, node: ir.Node) -> None:
     """Restrict a Resize with given sizes to the spatial axes, so that its sizes do not include the
     batch size."""
-    sizes = node.inputs[3] if len(node.inputs) > 3 else None
+    sizes = input_of(node, 3)
     if sizes is None:
         return
     axes = range(2, len(static_shape(node.outputs[0])))

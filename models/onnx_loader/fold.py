@@ -27,7 +27,7 @@ from onnxscript.rewriter.rules.common._fuse_batchnorm import (
 from typing_extensions import override
 
 from models.errors import UnsupportedModelError
-from models.onnx_loader.integers import stays_integer
+from models.onnx_loader.integers import input_of, stays_integer
 from models.onnx_loader.limits.bounds import shown
 from models.onnx_loader.limits.sizes import check_value, known_shape
 
@@ -213,7 +213,7 @@ def _round_sizes(node: ir.Node) -> None:
     as 2.29999995. ONNX Runtime multiplies in float32 and returns 23, as PyTorch does. It computes
     the same scale from the size 23. Raises UnsupportedModelError if an axis has another scale.
     """
-    x, scales = (_given(node, index) for index in (0, 2))
+    x, scales = (input_of(node, index) for index in (0, 2))
     shape = None if x is None else known_shape(x)
     if node.op_type != "Resize" or scales is None or scales.const_value is None or shape is None:
         return
@@ -244,10 +244,10 @@ def _pad_nothing(node: ir.Node) -> None:
     TensorFlow, whose padding this is, adds no pixels then. ONNX Runtime cuts pixels off before a
     Conv, and refuses some poolings.
     """
-    auto_pad, x = node.attributes.get("auto_pad"), _given(node, 0)
+    auto_pad, x = node.attributes.get("auto_pad"), input_of(node, 0)
     if node.op_type not in _WINDOWS or node.domain or auto_pad is None or x is None:
         return
-    filters = _given(node, 1) if node.op_type == "Conv" else None
+    filters = input_of(node, 1) if node.op_type == "Conv" else None
     filter_shape = None if filters is None else known_shape(filters)
     found = node.attributes.get("kernel_shape")
     kernel = list(filter_shape[2:]) if filter_shape else [] if found is None else found.as_ints()
@@ -269,10 +269,6 @@ def _pad_nothing(node: ir.Node) -> None:
     node.attributes.pop("auto_pad")
     node.attributes.pop("ceil_mode", None)  # it has no effect on the padding SAME
     node.attributes["pads"] = ir.AttrInt64s("pads", pads)
-
-
-def _given(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _check_divisor(node: ir.Node) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import onnx_ir as ir
 
 from models.errors import UnsupportedModelError
+from models.onnx_loader.integers import input_of
 
 # The first opset in which an attribute shows that BatchNormalization is in training mode. In older
 # opsets, additional outputs (the means) show it.
@@ -84,7 +85,7 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16}
 
 
 def _is_true(node: ir.Node, index: int) -> bool:
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = input_of(node, index)
     tensor = None if value is None else value.const_value
     return tensor is not None and bool(tensor.numpy().any())
 

@@ -90,9 +90,9 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
         _dequantize(node, parameters, _axis(node, spelling, index))
         for index, parameters in enumerate(spelling.reads)
     ]
-    if spelling.bias is not None and _input(node, spelling.bias) is not None:
+    if spelling.bias is not None and input_of(node, spelling.bias) is not None:
         _check_bias(node, spelling.bias)
-        scales = [_constant(_input(node, scale)) for _, scale, _ in spelling.reads]
+        scales = [_constant(input_of(node, scale)) for _, scale, _ in spelling.reads]
         # A QGemm multiplies its bias by alpha, too.
         alpha = attributes.get("alpha")
         step = np.ones((), np.float32) * np.float32(1 if alpha is None else alpha.as_float())
@@ -111,7 +111,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
     (output,) = node.outputs
     floats.outputs[0].name = f"{output.name}/float"
     new.append(floats)
-    result = [_input(node, index) for index in spelling.writes]
+    result = [input_of(node, index) for index in spelling.writes]
     if result[0] is not None:  # the result of a QGemm may be float
         new.append(ir.node("QuantizeLinear", [floats.outputs[0], *result]))
     if isinstance(node.graph, ir.Graph):
@@ -122,7 +122,7 @@ def _spell_out(node: ir.Node, spelling: _Spelling) -> None:
 
 def _check_bias(node: ir.Node, index: int) -> None:
     """Raise UnsupportedModelError if a bias is at the limit of 32 bits, where sums overflow."""
-    bias, limits = _constant(_input(node, index)), np.iinfo(np.int32)
+    bias, limits = _constant(input_of(node, index)), np.iinfo(np.int32)
     if bias is not None and np.isin(bias, (limits.min, limits.max)).any():
         raise UnsupportedModelError(
             f"{node.op_type} {node.name or node.outputs[0].name}: its bias is at the limit of 32"
@@ -140,7 +140,7 @@ def _axis(node: ir.Node, spelling: _Spelling, index: int) -> int:
 
 
 def _dequantize(node: ir.Node, parameters: Parameters, axis: int) -> ir.Node:
-    tensor, scale, zero_point = (_input(node, index) for index in parameters)
+    tensor, scale, zero_point = (input_of(node, index) for index in parameters)
     made = ir.node("DequantizeLinear", [tensor, scale, zero_point], {"axis": axis})
     made.outputs[0].name = f"{node.outputs[0].name}/operand{parameters[0]}"
     return made
@@ -152,12 +152,13 @@ def _dequantize_bias(node: ir.Node, bias: int, step: NDArray[np.float32]) -> ir.
     for suffix, array in (("scale", step), ("zero", np.zeros(step.shape, np.int32))):
         if isinstance(node.graph, ir.Graph):
             values.append(add_constant(node.graph, f"{name}/{suffix}", array))
-    made = ir.node("DequantizeLinear", [_input(node, bias), *values], {"axis": 0})
+    made = ir.node("DequantizeLinear", [input_of(node, bias), *values], {"axis": 0})
     made.outputs[0].name = name
     return made
 
 
-def _input(node: ir.Node, index: int) -> ir.Value | None:
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node, or None if the node does not have it."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
@@ -177,7 +178,7 @@ def stays_integer(node: ir.Node) -> bool:
         and node.domain == ""
         and output is not None
         and not output.is_graph_output()
-        and _input(node, 0) is not None
+        and input_of(node, 0) is not None
         and dequantized(node) is not None
         and all(user.op_type in _ON_INTEGERS for user, _ in output.uses())
     )
@@ -217,7 +218,7 @@ def dequantized(node: ir.Node) -> QuantizedConstant | None:
     Return None if an input is computed, if the type is neither 8-bit nor int32, or if scales are
     per block.
     """
-    tensors = [_input(node, index) for index in range(3)]
+    tensors = [input_of(node, index) for index in range(3)]
     integers, scale, zero_point = map(_constant, tensors)
     if integers is None or scale is None or (zero_point is None and tensors[2] is not None):
         return None

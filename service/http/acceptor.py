@@ -155,12 +155,12 @@ class Acceptor:
         send `100 Continue`, as connection.py explains."""
         if self._drop_if_left(client):
             return
-        pause_s = 0.0
         with contextlib.suppress(OSError):  # the client has left meanwhile
             if reports(client, _ENDED) and b" HTTP/1.1\r\n" in _peek(client):
                 client.send(CONTINUE)
-                pause_s = PAUSE_S
-        self._loop.call_later(pause_s, self._queue, client)
+                self._loop.call_later(PAUSE_S, self._queue, client)
+                return
+        self._queue(client)
 
     def _queue(self, client: socket.socket) -> None:
         if not self._drop_if_left(client):
