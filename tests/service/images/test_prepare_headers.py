@@ -38,7 +38,7 @@ from tests.support.images.files import (
     scene,
     webp_with,
 )
-from tests.support.models.slowness import slowness
+from tests.support.models.slowness import idle_core
 
 FORMATS = [kind.value for kind in ImageFormat if kind is not ImageFormat.HEIF]  # not encoded here
 SOF = b"\x08" + struct.pack(">HH", 9, 9)  # of a JPEG's frame header, up to its components
@@ -264,10 +264,9 @@ def test_rare_jpegs_are_named(marker: int, precision: int, message: str) -> None
 
 def seconds(data: bytes) -> float:
     """Return the time of an idle core in which a file is decoded or refused."""
-    slow, started = slowness(), time.process_time()
-    with contextlib.suppress(ServiceError):
+    with idle_core(time.process_time) as spent, contextlib.suppress(ServiceError):
         decode(data)
-    return (time.process_time() - started) / max(slow, slowness())
+    return spent.seconds
 
 
 @pytest.mark.parametrize("kind", [b"zTXt", b"iCCP"])

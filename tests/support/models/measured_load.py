@@ -15,7 +15,7 @@ from pathlib import Path
 from time import process_time
 
 from models import ModelError, load_classifier, report
-from tests.support.models.slowness import slowness
+from tests.support.models.slowness import idle_core
 
 ADDRESSES = 4 * 2**30
 SECONDS = 120  # of CPU time
@@ -54,14 +54,13 @@ def _main(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     logging.disable()
-    slow, before, started = slowness(), _peak(), process_time()
-    error = message = ""
-    try:
-        report(load_classifier(path))
-    except ModelError as caught:
-        error, message = type(caught).__name__, str(caught)
-    seconds = (process_time() - started) / max(slow, slowness())
-    measured = LoadCost(error, message, seconds, _peak() - before)
+    before, error, message = _peak(), "", ""
+    with idle_core(process_time) as spent:
+        try:
+            report(load_classifier(path))
+        except ModelError as caught:
+            error, message = type(caught).__name__, str(caught)
+    measured = LoadCost(error, message, spent.seconds, _peak() - before)
     sys.stdout.write(json.dumps(asdict(measured)))
 
 

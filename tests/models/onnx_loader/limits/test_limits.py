@@ -38,7 +38,7 @@ from tests.support.models.hostile_models import (
     written,
 )
 from tests.support.models.measured_load import measure
-from tests.support.models.slowness import slowness
+from tests.support.models.slowness import idle_core
 
 # What a refusal may take of an idle core's time.
 SECONDS = 10
@@ -51,10 +51,9 @@ def save(folder: Path, build: Build) -> Path:
 
 
 def assert_refused(path: Path, error: type[Exception], says: str) -> None:
-    slow, started = slowness(), process_time()
-    with pytest.raises(error, match=says) as caught:
+    with idle_core(process_time) as spent, pytest.raises(error, match=says) as caught:
         load_classifier(path)
-    assert (process_time() - started) / max(slow, slowness()) < SECONDS
+    assert spent.seconds < SECONDS
     said = str(caught.value)
     assert type(caught.value) is error
     assert len(said) < 1000
