@@ -73,7 +73,7 @@ def test_a_bad_answer_is_not_waited_for_in_vain(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No server that these tests resume has work left, so none is waited for."""
+    """Wait for no resumed server, because these servers have no work left."""
     monkeypatch.setattr(comparison, "_SETTLE_S", 0.0)
 
 

@@ -13,14 +13,9 @@ from benchmarks.peers.catalogue import CONVOY, Peer, Setting, request_for
 from benchmarks.peers.comparison import Contender, Effort, measure
 from benchmarks.peers.fairness import UnfairError, differences, wanted
 from benchmarks.peers.report import readme_table, shown
-from benchmarks.peers.works import DIGITS, NOOP, Task, tasks
+from benchmarks.peers.works import DIGITS, NOOP, Task
 from benchmarks.rows import Row
 from tests.support.benchmarks.stand_in import COMMAND, HERE, NOTHING, row
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    return tasks([DIGITS], tmp_path_factory.mktemp("digits"))[DIGITS]
 
 
 def errors(setting: Setting, work: str, task: Task, folder: Path) -> set[str | None]:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.peers import mlperf
 from benchmarks.peers.mlperf import SCENARIOS, SIDES, drive, summary, table
-from benchmarks.peers.works import DIGITS, Task, tasks
+from benchmarks.peers.works import DIGITS, Task
 
 SUMMARY = """
 Scenario : MultiStream
@@ -69,11 +69,6 @@ def test_a_summary_has_its_percentiles_and_its_verdict() -> None:
     }
     with pytest.raises(ValueError, match="no result"):
         summary("it broke")
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    return tasks([DIGITS], tmp_path_factory.mktemp("digits"))[DIGITS]
 
 
 @pytest.mark.parametrize("side", SIDES)
