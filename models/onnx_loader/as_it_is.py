@@ -5,14 +5,17 @@ converted to float32. The nodes may mix the images of a batch, so engines run th
 image at a time.
 """
 
+from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import onnx_ir as ir
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from models.errors import UnsupportedModelError
-from models.graph import Graph, Value
+from models.graph import Graph, Shape, Value
 from models.onnx_loader.importer import OnnxNode, RefusedError, static_shape
+from models.onnx_loader.limits.census import all_nodes
 from models.onnx_loader.limits.sizes import known_shape
 from models.onnx_loader.normalise import IR_VERSION, OPSET
 from models.onnx_loader.opaque import Opaque
@@ -21,6 +24,8 @@ from models.onnx_loader.subnormal import flush_proto
 
 _NOR = "\nONNX Runtime cannot run the model"
 _UNBOUNDED = {"Loop", "Scan"}
+# ONNX Runtime divides a negative padding between both ends, and rounds towards 0.
+_CUT = 2
 _OTHER_FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
@@ -57,6 +62,11 @@ def as_it_is(
         if flaw := _flaw(each):
             raise UnsupportedModelError(f"{reason}{_NOR}: in {each.op_type} {each.name}, it {flaw}")
     runnable = _runnable(proto, model, str(scores.name))
+    shapes = _shapes(model)
+    for each in all_nodes(runnable):
+        if flaw := _flaw_of_window(each, shapes):
+            named = each.name or each.output[0]
+            raise UnsupportedModelError(f"{reason}{_NOR}: in {each.op_type} {named}, it {flaw}")
     _take_floats(runnable, str(image.name))
     _give_floats(runnable)
     node = Opaque(
@@ -89,6 +99,50 @@ def _flaw(node: ir.Node) -> str:
     is_same = read.text("auto_pad", "NOTSET").startswith("SAME")
     if node.op_type.endswith("Pool") and is_same and set(read.integers("dilations", [1])) != {1}:
         return "pads too little, because auto_pad has dilations; export the model with pads instead"
+    return ""
+
+
+def _shapes(model: ir.Model) -> Mapping[str, Shape]:
+    """Return the known shapes of the model's values by name."""
+    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    values += [value for node in model.graph.all_nodes() for value in node.outputs]
+    return {str(each.name): shape for each in values if (shape := known_shape(each)) is not None}
+
+
+def _flaw_of_window(node: NodeProto, shapes: Mapping[str, Shape]) -> str:
+    """Return what ONNX Runtime computes wrong in a node of the file, or "" if nothing is known.
+
+    The normal form does not show this: there, `fold` has corrected the padding SAME, and integer
+    operators are spelled out.
+    """
+    given: dict[str, Any] = {
+        each.name: helper.get_attribute_value(each)
+        for each in node.attribute
+        if not each.ref_attr_name
+    }
+    is_ceiled = given.get("ceil_mode") and given.get("count_include_pad")
+    if is_ceiled and node.op_type == "QLinearAveragePool":
+        return (
+            "counts positions beyond the padding, because it has ceil_mode and count_include_pad;"
+            " export the model without ceil_mode"
+        )
+    is_same = given.get("auto_pad") in (b"SAME_UPPER", b"SAME_LOWER")
+    if not is_same or node.op_type == "ConvTranspose":
+        return ""
+    strides = given.get("strides", [])
+    image, *others = (shapes.get(name, ()) for name in node.input or [""])
+    filters = next((shape for shape in others if len(shape) == len(image)), ())
+    kernel = given.get("kernel_shape") or filters[2:] or [1] * len(strides)
+    sizes = image[1:-1] if node.op_type.startswith("Nhwc") else image[2:]
+    for axis, (side, stride) in enumerate(zip(kernel, strides, strict=False)):
+        # Where the size is unknown, the last window may end this far before the image's end.
+        is_known = axis < len(sizes) and stride > 0
+        rest = (sizes[axis] - 1) % stride + 1 if is_known else stride
+        if rest - side >= _CUT:
+            return (
+                "cuts pixels off, because auto_pad has a window below its stride; export the model"
+                " with pads instead"
+            )
     return ""
 
 

@@ -140,6 +140,7 @@ def test_numbers_above_onnx_runtimes_are_lowered(tmp_path: Path, opset: int) -> 
 
 
 NOT_LARGER = {"keep_aspect_ratio_policy": "not_larger"}
+BELOW = {"kernel_shape": [1, 1], "auto_pad": "SAME_UPPER"}
 POOL = {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}
 
 
@@ -151,6 +152,9 @@ POOL = {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}
         ("MaxPool", {**POOL, "dilations": [1, 2]}, "pads too little"),
         ("AveragePool", {**POOL, "dilations": [2, 1]}, "pads too little"),
         ("LpPool", POOL, ""),
+        ("LpPool", {**BELOW, "strides": [3, 3]}, ""),  # the last window begins at pixel 3 of 5
+        ("LpPool", {**BELOW, "strides": [1, 4]}, ""),
+        ("LpPool", {**BELOW, "strides": [1, 5]}, "cuts pixels off"),
     ],
 )
 def test_a_node_that_onnx_runtime_computes_wrong_is_refused(
@@ -177,3 +181,44 @@ def test_a_node_that_onnx_runtime_computes_wrong_is_refused(
             load_proto("pools", model, opaque=True)
     else:
         assert load_proto("pools", model, opaque=True).no_kernels
+
+
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+def test_an_average_of_positions_beyond_the_padding_is_refused(ceil_mode: int) -> None:
+    window = {"kernel_shape": [2, 2], "strides": [2, 2], "channels_last": 1}
+    average = helper.make_node(
+        "QLinearAveragePool",
+        ["q", "step", "zero", "step", "zero"],
+        ["average"],
+        name="the_node",
+        domain="com.microsoft",
+        ceil_mode=ceil_mode,
+        count_include_pad=1,
+        **window,
+    )
+    nodes = [
+        node("QuantizeLinear", "x step zero", "q"),
+        average,
+        node("DequantizeLinear", "average step zero", "d"),
+        node("Reshape", "d shape", "y"),  # onnx infers no shape of an average over channels_last
+    ]
+    outputs = 5 * 3 * (3 if ceil_mode else 2)
+    proto = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "averages",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 10, 5, 3])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, outputs])],
+            [
+                numpy_helper.from_array(np.array(1 / 16, np.float32), "step"),
+                numpy_helper.from_array(np.array(0, np.int8), "zero"),
+                numpy_helper.from_array(np.array([1, outputs]), "shape"),
+            ],
+        ),
+        opset_imports=[helper.make_opsetid("", 19), helper.make_opsetid("com.microsoft", 1)],
+    )
+    if ceil_mode:
+        with pytest.raises(UnsupportedModelError, match="the_node, it counts positions beyond"):
+            load_proto("averages", proto, opaque=True)
+    else:
+        assert load_proto("averages", proto, opaque=True).no_kernels
