@@ -19,7 +19,7 @@ from service.api.query import read_query
 from service.api.schemas import answer_of, errors
 from service.api.v1 import body_of, files_of, parameters_of, takes_long, urgency_from
 from service.batching.policy import Urgency
-from service.errors import InvalidParameterError, ModelNotFoundError
+from service.errors import InvalidParameterError
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
 from service.hosting.request import Files, ImageRequest, Scored
@@ -119,10 +119,7 @@ def add_routes(
         of OpenAI's clients. A server with several models and no default model answers at
         `/v1/models/{model}/embeddings`.
         """
-        asked = repository.find_default()
-        if asked is None:
-            paths = ", ".join(map(embeddings_path, repository.models))
-            raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
+        asked = repository.find_default(embeddings_path)
         return await answer_to(request, endpoints[embeddings_path(asked.info.name)])
 
     async def embed_by(request: Request, model: str) -> Response:

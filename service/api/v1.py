@@ -33,7 +33,7 @@ from service.api.schemas import (
 )
 from service.batching.policy import LEVELS, NO_HURRY, Urgency, urgency_of
 from service.engine.ranking import DEFAULT_THRESHOLD, Ranking, likeliest, most_of, named
-from service.errors import InvalidParameterError, ModelNotFoundError
+from service.errors import InvalidParameterError
 from service.hosting.model_info import ModelInfo
 from service.hosting.pipeline import Pipeline
 from service.hosting.repository import Repository
@@ -145,10 +145,7 @@ def add_routes(
         for clips takes animations, ZIP archives and videos, or a form with the frames of one clip.
         A server with several models and no default model answers at `/v1/models/{model}/classify`.
         """
-        asked = repository.find_default()
-        if asked is None:
-            paths = ", ".join(map(model_path, repository.models))
-            raise ModelNotFoundError(f"there is no default model; POST to one of {paths}")
+        asked = repository.find_default(model_path)
         return await answer_to(request, endpoints[model_path(asked.info.name)])
 
     async def classify_by(request: Request, model: str) -> Response:

@@ -357,17 +357,25 @@ class Repository:
         """Return the model for requests that name no model: the configured default or the only
         model.
 
-        Returns None if there is no such model, or if the configured model could not be opened. In
-        the second case, `find_default` raises an error.
+        Returns None if there is no such model, or if it could not be opened. `find_default` then
+        raises an error.
         """
         if self._default is not None:
             return self.models.get(self._default)
         alone = len(self.models) + len(self.broken) == 1
-        return next(iter(self.models.values())) if alone else None
+        return next(iter(self.models.values()), None) if alone else None
 
-    def find_default(self) -> Pipeline | None:
-        """Return the default model. Raises BrokenModelError if it could not be opened."""
-        return self.default or (self.find(self._default) if self._default is not None else None)
+    def find_default(self, path_of: Callable[[str], str]) -> Pipeline:
+        """Return the default model. Raises BrokenModelError if it could not be opened. If there is
+        no default model, raises ModelNotFoundError with the path of each model."""
+        if (default := self.default) is not None:
+            return default
+        only = next(iter(self.broken)) if not self.models and len(self.broken) == 1 else None
+        if (name := self._default or only) is not None:
+            return self.find(name)
+        paths = ", ".join(map(path_of, self.models))
+        instead = f"POST to one of {paths}" if paths else "the server has no model"
+        raise ModelNotFoundError(f"there is no default model; {instead}")
 
     def find(self, name: str, version: str | None = None) -> Pipeline:
         """Return a model by name. Raises ModelNotFoundError with a message worded like Triton's, or

@@ -114,7 +114,8 @@ def _numbers(flat: bytes, kind: type[np.generic]) -> Numbers:
     if kind is np.uint8:
         return np.frombuffer(bytearray(_whole_numbers(flat)), np.uint8)  # refuses those above 255
     # JSON has no NaN, but Triton takes it, and its perf_analyzer sends it.
-    fractions = json.loads(flat) if NAN in flat else _fractions(flat)
+    # It reads whole numbers as int, of which NumPy refuses those that are too large for float64.
+    fractions = json.loads(flat, parse_int=float) if NAN in flat else _fractions(flat)
     with np.errstate(over="ignore"):
         return np.array(fractions, np.float64).astype(np.float32)
 
@@ -163,9 +164,15 @@ def numbers_in_binary(
     data: bytes | memoryview, shape: Sequence[int], kind: type[np.generic]
 ) -> Any:
     """Return the little-endian numbers in the bytes as an array. A uint8 array is a view of the
-    bytes. Other arrays are copies, because the bytes may be unaligned."""
+    bytes. Other arrays are copies, because the bytes may be unaligned. Raises BadRequestError for a
+    wrong number of bytes."""
     stored = np.dtype(kind).newbyteorder("<")
-    check_size(-(-len(data) // stored.itemsize), prod(shape))
+    if len(data) % stored.itemsize:
+        raise BadRequestError(
+            f"the tensor has {len(data)} bytes, which is not a multiple of the"
+            f" {stored.itemsize} bytes of an element; expecting {prod(shape)} elements"
+        )
+    check_size(len(data) // stored.itemsize, prod(shape))
     # NumPy lets other threads run while it copies.
     return np.frombuffer(data, stored).reshape(shape).astype(kind, copy=stored.itemsize > 1)
 

@@ -19,7 +19,7 @@ from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.support import PATIENCE_S
 from tests.support.servers.several_models import CHANNELS, SAMPLES, make_models
-from tests.support.service.client import AppClient, metric_in, until
+from tests.support.service.client import AppClient, error_of, metric_in, until
 from tests.support.service.fakes import make_repository as make_fakes
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +118,18 @@ async def test_no_other_model_stands_in_for_a_broken_default(tmp_path: Path) -> 
             answer = await client.post("/v1/classify", content=THREE)
         assert answer.status_code == status
         await repository.close(PATIENCE_S)
+
+
+async def test_a_broken_model_that_alone_remains_is_the_default(repository: Repository) -> None:
+    async with AppClient(create_app(repository)) as client:
+        served = repository.remove("digits")
+        assert served is not None
+        await repository.retire(served)
+        for path in ("/v1/classify", "/v1/embeddings"):
+            assert "could not be opened" in error_of(await client.post(path, content=THREE), 503)
+        assert repository.remove(CHANNELS) is None
+        told = error_of(await client.post("/v1/classify", content=THREE), 404)
+        assert told == "there is no default model; the server has no model"
 
 
 async def test_another_version_of_a_broken_model_is_unknown(repository: Repository) -> None:

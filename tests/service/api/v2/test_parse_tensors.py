@@ -1,5 +1,6 @@
 """Tensors and pixels of the V2 protocol, as they reach the engine."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +57,25 @@ def test_the_models_own_input_is_taken_as_it_is_in_binary() -> None:
 def test_a_tensor_that_is_not_the_models_is_refused(own: dict[str, Any], says: str) -> None:
     with pytest.raises(BadRequestError, match=says):
         parse(*request(own))
+
+
+def test_beside_nan_a_whole_number_of_any_length_is_told_as_too_large() -> None:
+    """With NaN, another parser reads the numbers, and reads whole numbers as Python's int."""
+    head, data = request(tensor([*VALUES[:-1], math.nan]))
+    for digits in (400, 5000):
+        long = head.replace(b"-1.5", b"1" * digits)
+        with pytest.raises(BadRequestError, match="'x' has a number that is too large for FP32"):
+            parse(long, data)
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_tensor_that_ends_within_an_element_is_told_by_its_bytes(missing: int) -> None:
+    data = np.array(VALUES, "<f4").tobytes()[:-missing]
+    own = tensor([], parameters={"binary_data_size": len(data)})
+    del own["data"]
+    says = f"the tensor has {len(data)} bytes, .* multiple of the 4 bytes .* expecting 12 elements"
+    with pytest.raises(BadRequestError, match=says):
+        parse(*request(own, data))
 
 
 def test_pixels_are_rgb_for_every_model() -> None:
