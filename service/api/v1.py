@@ -111,8 +111,7 @@ def model_path(name: str) -> str:
 
 
 def pixels_path(name: str) -> str:
-    """Return the path that answers with the pixels that the model with this name gets for an
-    image."""
+    """Return the path that shows which pixels the named model gets for an image."""
     return f"/v1/models/{name}/pixels"
 
 

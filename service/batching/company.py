@@ -15,7 +15,7 @@ class Company:
     def __init__(self) -> None:
         self.inside = 0  # now
         self._most = 0  # the most at once since the last look
-        self._before = 0  # the most at once between the two looks before
+        self._before = 0  # the most at once between the last two looks
 
     def enter(self) -> None:
         """Count a request whose headers have arrived."""
@@ -27,8 +27,8 @@ class Company:
         self.inside -= 1
 
     def look(self) -> bool:
-        """Return whether at least two requests were in progress at once at some time since the call
-        before the last call of this method."""
+        """Return whether at least two requests were in progress at once, since the last call of
+        this method or between the last two calls."""
         most = max(self._before, self._most)
         self._before, self._most = self._most, self.inside
         return most > 1
