@@ -4,8 +4,9 @@ import json
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, parser
+from onnx import ModelProto, TensorProto, numpy_helper, parser
 
 from kernels.problems.interpolation import Interpolation
 from models import load_classifier
@@ -26,15 +27,25 @@ float[4] columns = {1, 2, 3, 4},
 int64[1] minus_one = {-1}, int64[1] far = {-9}, int64[1] axis = {1}, int64[1] last = {3},
 float least = {100}, float below_least = {99}, float most = {300}, float above_most = {301},
 float[1,3,1,1] quarters = {0.25, 0.5, 0.75}, float[1,3,1,1] below_quarter = {0.24, 0.5, 0.75},
-float[4] scales = {1, 1, 2, 2}, float[1,3,1,1] another_mean = {0.505, 0.456, 0.406}
+float[4] scales = {1, 1, 2, 2}, float[1,3,1,1] another_mean = {0.505, 0.456, 0.406},
+int64[1] at_0 = {0}, int64[1] at_2 = {2}, int64 first = {0}, int64 third = {2},
+int64 second = {1}, float red = {123.7}, float green = {116.8}, float blue = {103.9},
+float[3,3,1,1] flip = {0, 0, 1, 0, 1, 0, 1, 0, 0}, float[3,3,1,1] mix = {0, 1, 1, 0, 1, 0, 1, 0, 0},
+int64[8] lengths = {3, 3, 3, 3, 3, 3, 3, 3}, int64[1] all = {9223372036854775807},
+float[3] bgr = {103.939, 116.779, 123.68}
 """
+MEAN_IMAGE = np.broadcast_to(np.float32([[[123.7]], [[116.8]], [[103.9]]]), (3, 8, 8)) + np.mgrid[
+    -28:29:8, -28:29:8
+].sum(0, dtype=np.float32)
 
 
-def model(body: str) -> ModelProto:
-    return parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["" : 17]>
+def model(body: str, opset: int = 17) -> ModelProto:
+    made = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : {opset}]>
         g (float[N,3,8,8] x) => (float[N,3] y) <{CONSTANTS}> {{ {body} {HEAD} }}"""
     )
+    made.graph.initializer.append(numpy_helper.from_array(MEAN_IMAGE, "mean_image"))
+    return made
 
 
 @pytest.mark.parametrize(
@@ -76,6 +87,23 @@ def model(body: str) -> ModelProto:
         ("t = Sub(x, quarters)", 1),
         ("t = Sub(x, below_quarter)", None),
         ("a = Slice(x, axis, far, axis, minus_one) t = Sub(a, mean_of_bgr)", None),
+        ("t = Sub(x, mean_image)", 255),
+        ("t = Mul(x, mean_image)", None),
+        ("t = Clip(x, zero, of_bytes)", 255),
+        ("t = Clip(x, zero, one)", 1),
+        ("a = Max(x, zero) t = Min(of_bytes, a)", 255),
+        ("a = Mul(x, half_byte) b = Sub(a, one) t = Clip(b, minus, one)", 255),
+        ("a = Mul(x, two) t = Clip(a, zero, two)", 1),
+        ("t = Clip(x, , one)", None),
+        ("t = Clip(x, zero, two)", None),
+        ("t = Max(x, zero)", None),
+        ("t = Conv(x, flip, shifts)", None),
+        ("a = Conv(x, mix) t = Mul(a, byte)", None),
+        ("r = Split<axis = 1>(x) t = Mul(r, byte)", 255),
+        (
+            "a, b, c = Split<axis = 1>(x) d = Mul(a, byte) e = Relu(b) t = Concat<axis = 1>(e, d)",
+            None,
+        ),
     ],
 )
 def test_the_first_operations_tell_or_leave_it_open(body: str, most: float | None) -> None:
@@ -83,6 +111,17 @@ def test_the_first_operations_tell_or_leave_it_open(body: str, most: float | Non
     assert (None if found is None else found.most) == most
 
 
+SPLIT = "c0, c1, c2 = Split<axis = 1>(x)"
+EACH = "r = Sub(c0, red) g = Sub(c1, green) b = Sub(c2, blue)"
+SLICES = """c0 = Slice(x, at_0, axis, axis) c1 = Slice(x, axis, at_2, axis)
+c2 = Slice(x, at_2, all, axis)"""
+GATHERS = """g0 = Gather<axis = 1>(x, first) g1 = Gather<axis = 1>(x, second)
+g2 = Gather<axis = 1>(x, third)
+c0 = Unsqueeze(g0, axis) c1 = Unsqueeze(g1, axis) c2 = Unsqueeze(g2, axis)"""
+UNSTACK = """s0, s1, s2 = Split<axis = 1>(x)
+g0 = Squeeze(s0, axis) g1 = Squeeze(s1, axis) g2 = Squeeze(s2, axis)
+c0 = Unsqueeze(g0, axis) c1 = Unsqueeze(g1, axis) c2 = Unsqueeze(g2, axis)"""
+TO_NHWC = "a = Transpose<perm = [0, 2, 3, 1]>(x)"
 REVERSED = "a = Slice(x, minus_one, far, axis, minus_one)"
 
 
@@ -101,6 +140,21 @@ REVERSED = "a = Slice(x, minus_one, far, axis, minus_one)"
         ("t = Mul(x, byte)", ""),
         ("t = Sub(x, another_mean)", ""),
         ("a = Gather<axis = 1>(x, backwards) t = Mul(a, byte)", ""),
+        ("t = Sub(x, mean_image)", "rgb"),
+        (f"{SPLIT} a = Concat<axis = 1>(c2, c1, c0) t = Sub(a, mean_of_bgr)", "rgb"),
+        (f"{SPLIT} a = Concat<axis = -3>(c2, c1, c0) t = Sub(a, mean_of_bytes)", "bgr"),
+        (f"{SPLIT} a = Concat<axis = 1>(c2, c1, c1) t = Sub(a, mean_of_bgr)", ""),
+        (f"{SPLIT} a = Concat<axis = 1>(c0, c1) t = Sub(a, red)", ""),
+        (f"{SPLIT} {EACH} t = Concat<axis = 1>(b, g, r)", "rgb"),
+        (f"{SLICES} a = Concat<axis = 1>(c2, c1, c0) t = Sub(a, mean_of_bgr)", "rgb"),
+        (f"{GATHERS} a = Concat<axis = 1>(c2, c1, c0) t = Sub(a, mean_of_bgr)", "rgb"),
+        (f"{UNSTACK} a = Concat<axis = 1>(c2, c1, c0) t = Sub(a, mean_of_bytes)", "bgr"),
+        ("a = Conv(x, flip) t = Sub(a, mean_of_bgr)", "rgb"),
+        (
+            f"{TO_NHWC} b = ReverseSequence<time_axis = 3, batch_axis = 2>(a, lengths)"
+            " c = Sub(b, bgr) t = Transpose<perm = [0, 3, 1, 2]>(c)",
+            "rgb",
+        ),
     ],
 )
 def test_the_means_of_imagenet_tell_the_order_of_the_channels(body: str, order: str) -> None:
