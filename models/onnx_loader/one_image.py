@@ -80,7 +80,7 @@ class _Pass:
             new.shape, new.type = ir.Shape([1, *shape]), output.type
             original = str(output.name)
             output.name = f"{original}/merged"
-            if shape[0] != 1:
+            if shape[:1] != (1,):
                 new.name = original
                 self.ahead[output] = new
                 continue

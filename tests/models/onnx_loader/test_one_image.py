@@ -75,6 +75,10 @@ INSIDE: dict[str, tuple[list[onnx.NodeProto], dict[str, np.ndarray]]] = {
             "nought": np.array([0]),
         },
     ),
+    "one number for all windows": (
+        [node("ReduceMax", "w", "m", keepdims=0), node("Sub", "w m", "z")],
+        {},
+    ),
     "the mean of all windows": (
         [node("ReduceMean", "w axis", "m", keepdims=1), node("Sub", "w m", "z")],
         {"axis": np.array([0])},
