@@ -206,6 +206,7 @@ class Parser:
         """Replace the llhttp parser after an Upgrade header, because llhttp would not read the
         body. Return the request line and the other headers, for the new parser to read again."""
         was, self._llhttp = self._llhttp, self._new()
+        self._pending = 0  # the same bytes are counted again
         version = was.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (was.get_method(), self._target, version)]
         lines += [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]

@@ -21,6 +21,10 @@ from service.telemetry.record import RequestRecord
 # The most characters of a path in a span: thousands of spans may wait for their export.
 _PATH_CHARACTERS = 200
 
+# The most characters of a client's trace context, the length that its standard suggests. Older
+# versions of OpenTelemetry parse a header of any length, and keep it in the span.
+_CONTEXT_CHARACTERS = 512
+
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
@@ -48,7 +52,7 @@ class Traces:
         carrier = {
             name: value.decode("latin-1")
             for name in _PROPAGATOR.fields
-            if (value := record.headers.get(name.encode()))
+            if 0 < len(value := record.headers.get(name.encode(), b"")) <= _CONTEXT_CHARACTERS
         }
         span = self._tracer.start_span(
             # The name has no unknown paths, because it must have few values.

@@ -190,8 +190,13 @@ async def test_a_head_may_be_as_long_as_it_is_said_to_be() -> None:
         long = get("/v2", "X: " + "y" * (MAX_HEAD_BYTES - 100))
         many = get("/v2", *["X: y"] * (MAX_HEADERS - 1))
         old = b"GET /v2 HTTP/1.0\r\n\r\n"
-        for request in (long, many, old):
+        upgrade = get(
+            "/v2", "Connection: upgrade", "Upgrade: x", "X: " + "y" * (MAX_HEAD_BYTES - 200)
+        )
+        for request in (long, many, old, upgrade):
             assert (await server.ask(request)).status == 200
+        too_long = upgrade.replace(b"X: ", b"X: " + b"y" * 300)
+        assert (await server.ask(too_long)).status == 431
         assert (await server.ask(get("/" + "v" * (MAX_TARGET_BYTES - 1)))).status == 404
 
 

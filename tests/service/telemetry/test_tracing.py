@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from service.api.app import create_app
+from service.telemetry import tracing
 from service.telemetry.logs import configure_logging
 from service.telemetry.tracing import Traces
 from tests.service.whole.test_edge_process import serving
@@ -91,6 +92,23 @@ async def test_what_a_client_does_not_want_sampled_is_not_and_nonsense_is_a_new_
     assert await spans_of(post(b"7", f"traceparent: 00-{TRACE}-{PARENT}-00")) == []
     *_, whole = await spans_of(post(b"7", "traceparent: \xff-nonsense"))
     assert whole.parent is None
+
+
+@pytest.mark.anyio
+async def test_a_long_state_of_a_client_is_neither_parsed_nor_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Older versions of OpenTelemetry have no limit of their own."""
+    parsed: list[dict[str, str]] = []
+    extract = tracing._PROPAGATOR.extract
+    monkeypatch.setattr(
+        tracing._PROPAGATOR, "extract", lambda carrier: parsed.append(carrier) or extract(carrier)
+    )
+    parent, states = f"00-{TRACE}-{PARENT}-01", [f"a={'b' * length}" for length in (100, 1000)]
+    for state in states:
+        *_, whole = await spans_of(post(b"7", f"traceparent: {parent}", f"tracestate: {state}"))
+        assert f"{whole.context.trace_id:032x}" == TRACE
+    assert parsed == [{"traceparent": parent, "tracestate": states[0]}, {"traceparent": parent}]
 
 
 @pytest.mark.anyio
