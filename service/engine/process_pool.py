@@ -98,7 +98,7 @@ class ProcessPool:
         self._lost, self._bound_s, self._is_idle = lost, bound_s, idle
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
-        self._closed = False
+        self._closed = self._killed = False
         _starter()
 
     def run(self, function: Callable[[], R], most_bytes: int | None = None) -> R:
@@ -133,6 +133,8 @@ class ProcessPool:
     def _called(self, process: "_Process", asked: "_Asked") -> "_Answer":
         self._busy.add(process)
         try:
+            if self._killed:  # while the process started
+                raise _LostError("was ended")
             return process.call(asked, self._bound_s)
         except _LostError as error:
             process.kill()
@@ -149,7 +151,8 @@ class ProcessPool:
         self.end_idle()
 
     def kill(self) -> None:
-        """End every process now. The running calls raise the error that `lost` returns."""
+        """End every process now. Running and later calls raise the error that `lost` returns."""
+        self._killed = True
         self.close()
         for process in tuple(self._busy):
             process.end()

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
 import httptools
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -26,10 +26,11 @@ from uvicorn.server import ServerState
 
 from service.edge.call_turns import Turn
 from service.edge.edge import Edge
-from service.errors import BadRequestError
+from service.errors import BadRequestError, ShuttingDownError
 from service.hosting.admission import ByteRoom
 from service.http.exchange import AnyEndpoint
 from service.http.parser import Head
+from service.http.responses import refusal
 from service.telemetry.record import RequestRecord
 
 __all__ = ["STATUS_LINE", "AsgiCall", "ConvoyConfig", "Peers", "ServerState"]
@@ -129,11 +130,22 @@ class AsgiCall(RequestResponseCycle):
     def _begin(self) -> None:
         state = self._peers.state
         self.default_headers = [*state.default_headers, (b"x-request-id", self._record.id)]
-        running = self.run_asgi(cast(Any, self._peers.config.loaded_app))
+        running = self.run_asgi(cast(Any, self._run))
         # An empty context: no request sees the context variables of another.
         task = asyncio.get_running_loop().create_task(running, context=contextvars.Context())
         task.add_done_callback(state.tasks.discard)
         state.tasks.add(task)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application. If the server shuts down first, uvicorn cancels the application, and
+        would answer 500 in plain text."""
+        try:
+            await self._peers.config.loaded_app(scope, receive, send)
+        except asyncio.CancelledError:
+            if self.response_started:
+                raise
+            error = ShuttingDownError("the server is shutting down; use another server")
+            await refusal(error)(scope, receive, send)
 
     def add_piece(self, chunk: bytes) -> None:
         """Append a part of the request's body."""

@@ -212,6 +212,21 @@ def test_killing_fails_the_call_that_is_made(processes: ProcessPool) -> None:
             call.result(timeout=PATIENCE_S)
 
 
+def test_killing_fails_the_call_whose_process_starts_meanwhile(
+    processes: ProcessPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = process_pool._started
+
+    def started_late() -> process_pool._Process:
+        process = started()
+        processes.kill()
+        return process
+
+    monkeypatch.setattr(process_pool, "_started", lambda **_: started_late())
+    with pytest.raises(DecoderLostError, match="was ended"):
+        processes.run(os.getpid)
+
+
 def test_a_process_outlives_the_thread_that_first_called_it(processes: ProcessPool) -> None:
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(processes.run, os.getpid).result()

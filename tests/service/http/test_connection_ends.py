@@ -285,3 +285,15 @@ async def test_a_client_that_left_while_its_long_body_arrives_is_no_error() -> N
             await until(partial(have_ended, ended))
             await until(lambda: not server.connections)
     assert failures == []
+
+
+async def test_a_call_that_the_server_cancels_as_it_ends_is_answered_503() -> None:
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with listening(app) as server:
+        client = await server.send(get("/v2"))
+        await until(lambda: bool(server.connections) and bool(only(server)._state.tasks))
+        for task in only(server)._state.tasks:  # as uvicorn does
+            task.cancel()
+        assert "the server is shutting down" in (await client.reply()).error(503)
