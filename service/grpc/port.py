@@ -6,7 +6,8 @@
 The number and the memory of the messages that arrive at the same time are limited. At the limit,
 the newest message of the client with the most arriving messages is refused. grpcio refuses messages
 that are too long before it has received them. The threads that read long bodies also decompress
-messages. As over HTTP, requests other than inference wait in the queue of `call_turns`.
+messages. As over HTTP, requests other than inference, and messages that follow a refusal in their
+stream, wait in the queue of `call_turns`.
 """
 
 import asyncio
@@ -127,6 +128,7 @@ class _Flow:
         self.task = task
         self.changed = asyncio.Event()
         self.in_flight = 0  # bytes
+        self.owes = False  # a turn: its last answer is a refusal
         self._held: list[Held] = []
         self._pause_until = 0.0  # loop time
 
@@ -138,11 +140,13 @@ class _Flow:
         await asyncio.sleep(max(0.0, self._pause_until - asyncio.get_running_loop().time()))
 
     def refused(self, error: ServiceError) -> None:
-        """If the error is temporary, make the stream wait before its next message, as a client that
-        sends single requests would."""
+        """Make the stream wait before its next message, as a client that sends single requests
+        would: for a while if the error is temporary, otherwise for its client's turn."""
         if isinstance(error, RetryableError):
             pause_s = min(error.retry_after_s, _PAUSE_S)
             self._pause_until = asyncio.get_running_loop().time() + pause_s
+        else:
+            self.owes = True
 
     @property
     def _unread(self) -> int:
@@ -369,6 +373,9 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
                 f"no message arrived for {_IDLE_MS // 1000} s; open a new stream for the next one"
             ) from None
         await flow.wait()
+        if flow.owes and data is not grpc.aio.EOF:
+            flow.owes = False
+            await self._edge.turns.wait(caller.name)
         return data
 
     async def _streamed(
@@ -450,6 +457,7 @@ class GrpcPort(grpc.GenericRpcHandler):  # type: ignore[misc]
             while data is not grpc.aio.EOF:
                 yield _parse_short(reflection_pb2.ServerReflectionRequest, data)
                 data = await self._receiver.read(context, caller.name, _MOST_BYTES)
+                await self._edge.turns.wait(caller.name)
 
         async with self._opened(_REFLECTION, context) as caller:
             async for answer in self._reflection.ServerReflectionInfo(asked(), context):

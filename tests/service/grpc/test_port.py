@@ -926,6 +926,39 @@ async def test_calls_that_no_model_answers_wait_for_their_turn_and_others_do_not
 
 
 @run
+async def test_in_a_stream_what_no_model_answers_waits_for_its_turn() -> None:
+    """A client cannot fill the event loop with many messages in one stream."""
+    async with client() as asking:
+        turns = asking.edge.turns
+
+        async def second(stream: Any, first: bytes, then: bytes) -> Any:
+            """Return the answer to the second message, after it has waited for a turn."""
+            await stream.write(first)
+            await stream.read()
+            await until(lambda: not turns._paused)
+            turns._paused = True  # as after a call that has just begun
+            await stream.write(then)
+            await until(lambda: sum(map(len, turns._waiting.values())) == 1)
+            assert await asking.digits(3) == [3]
+            turns._next()
+            return await stream.read()
+
+        stream = asking.call("ModelStreamInfer")()
+        assert digits_in((await second(stream, b"\xff", digit(4))).infer_response) == [4]
+        turns._paused = True
+        await stream.write(digit(5))  # nothing was refused since
+        assert digits_in((await stream.read()).infer_response) == [5]
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+        turns._paused = False
+        tell = asking.channel.stream_stream(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        )
+        asked = reflection_pb2.ServerReflectionRequest(list_services="*").SerializeToString()
+        assert INFERENCE.encode() in await second(tell(), asked, asked)
+
+
+@run
 async def test_a_single_answer_that_is_not_read_ends_too() -> None:
     async with client(wide(), limits=Limits(answer_s=0.5)) as asking:
         room = asking.pipeline.admission.room
