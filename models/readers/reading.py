@@ -43,6 +43,8 @@ def read_text(path: Path, what: str = "", longest: int = LONGEST) -> str:
     Raises PreprocessingError, whose message says that `what` cannot be read.
     """
     try:
+        if not (path.is_file() or path.is_dir()) and path.exists():  # a pipe may never end
+            raise OSError("it is not a regular file")
         with path.open("rb") as binary:
             is_wide = binary.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE)
         with path.open(encoding="utf-16" if is_wide else "utf-8-sig") as file:

@@ -1,12 +1,14 @@
 """Label files, and precedence between several files."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from models.description import load_description
 from models.errors import PreprocessingError
+from models.readers.reading import read_text
 from tests.support.models.description import load_preprocessing
 
 
@@ -25,6 +27,21 @@ def test_numbers_before_all_labels_are_cut_off_and_others_kept(tmp_path: Path) -
     path.write_text("cat\n\ndog\n")
     with pytest.raises(PreprocessingError, match=r"labels\.txt: line 2 is empty"):
         load_preprocessing(tmp_path / "m.onnx", (3, 8, 8))
+
+
+def test_a_pipe_is_refused_before_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens a pipe waits for a writer, which may never come."""
+    pipe = tmp_path / "labels.txt"
+    os.mkfifo(pipe)
+
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("the pipe is opened")
+
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(PreprocessingError, match=r"labels\.txt cannot be read: .* regular file"):
+        read_text(pipe)
 
 
 def test_the_first_file_counts_and_what_others_say_is_said(tmp_path: Path) -> None:
