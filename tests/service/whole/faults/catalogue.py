@@ -53,6 +53,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "http/test_connection.py::"
         "test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn",
     ),
+    "a client sends invalid messages in a gRPC stream, or asks for reflection, without a pause": (
+        "late errors and answers; other clients are answered",
+        "grpc/test_port.py::test_in_a_stream_what_no_model_answers_waits_for_its_turn",
+    ),
     "a client closes or resets its connections right after its requests": (
         "nothing; the client's next connections wait. If the client leaves again, they are closed "
         "unread",
@@ -84,6 +88,11 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "one more answer for each client that sends a request within a second",
         "whole/test_server_process.py::"
         "test_a_client_that_keeps_its_connection_is_answered_once_more_as_the_server_ends",
+    ),
+    "SIGTERM while a model is loaded, or another call is in progress": (
+        "503",
+        "http/test_connection_ends.py::"
+        "test_a_call_that_the_server_cancels_as_it_ends_is_answered_503",
     ),
     "a clip would take longer than allowed": (
         "413",
