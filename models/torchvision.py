@@ -51,6 +51,13 @@ _TABLE = """
 518 518 bicubic IMAGENET1K_SWAG_E2E_V1 vit_h_14
 528 528 bicubic IMAGENET1K_V1 efficientnet_b6
 600 600 bicubic IMAGENET1K_V1 efficientnet_b7
+232 224 bilinear IMAGENET1K_FBGEMM_V1 quantized_resnext101_64x4d quantized_shufflenet_v2_x1_5
+  quantized_shufflenet_v2_x2_0
+232 224 bilinear IMAGENET1K_FBGEMM_V2 quantized_resnet50 quantized_resnext101_32x8d
+256 224 bilinear IMAGENET1K_FBGEMM_V1 quantized_googlenet quantized_resnet18 quantized_resnet50
+  quantized_resnext101_32x8d quantized_shufflenet_v2_x0_5 quantized_shufflenet_v2_x1_0
+256 224 bilinear IMAGENET1K_QNNPACK_V1 quantized_mobilenet_v2 quantized_mobilenet_v3_large
+342 299 bilinear IMAGENET1K_FBGEMM_V1 quantized_inception_v3
 """
 
 

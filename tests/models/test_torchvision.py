@@ -25,6 +25,19 @@ def test_weights_are_a_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "resize"),
+    [
+        ("quantized_resnet50.IMAGENET1K_FBGEMM_V1", 256),
+        ("quantized_resnet50.IMAGENET1K_FBGEMM_V2", 232),
+        ("quantized_mobilenet_v2.IMAGENET1K_QNNPACK_V1", 256),
+    ],
+)
+def test_quantized_weights_are_a_preset(tmp_path: Path, name: str, resize: int) -> None:
+    p = load_preprocessing(tmp_path / "m.onnx", (3, 224, 224), {"preset": name})
+    assert (p.height, p.resize, p.crop_mode, p.guess) == (224, resize, CropMode.CROP, "")
+
+
+@pytest.mark.parametrize(
     ("name", "meant"),
     [
         ("resnet50.IMAGNET1K_V2", r"resnet50\.IMAGENET1K_V2"),
@@ -41,11 +54,12 @@ def test_a_slip_in_a_name_gets_the_nearest(tmp_path: Path, name: str, meant: str
     reason="needs torchvision: pip install torchvision",
 )
 def test_the_table_is_torchvisions() -> None:
-    import torchvision.models  # noqa: PLC0415
+    from torchvision import models  # noqa: PLC0415
 
     theirs: dict[str, tuple[Any, ...]] = {}
-    for name in torchvision.models.list_models(module=torchvision.models):
-        for weights in torchvision.models.get_model_weights(name):
+    modules = models, models.quantization
+    for name in (name for module in modules for name in models.list_models(module=module)):
+        for weights in models.get_model_weights(name):
             if weights.meta["categories"] is None:  # not for classification
                 continue
             t = weights.transforms()
