@@ -43,7 +43,7 @@ def as_it_is(
     try:
         before, after = static_shape(image), static_shape(scores)
     except RefusedError as error:
-        raise UnsupportedModelError(f"{reason}{_NOR}: {error}") from error
+        raise UnsupportedModelError(f"{reason}{_NOR}: {_optimized(model) or error}") from error
     if not after or before[0] != after[0]:
         raise UnsupportedModelError(
             f"{reason}{_NOR}: its output {after} has no batch axis; export the model with the batch"
@@ -83,6 +83,19 @@ def as_it_is(
     }
     graph = Graph(name, (node.x,), (node.output,), values, (node,), {})
     return graph, runnable
+
+
+def _optimized(model: ir.Model) -> str:
+    """Return an error message if ONNX Runtime's own operators hide the shape of the scores, or ""
+    if the model has no such operators."""
+    nodes = [node for node in model.graph.all_nodes() if node.domain.startswith("com.microsoft")]
+    if not nodes:
+        return ""
+    return (
+        "the shape of its scores cannot be inferred, because ONNX does not define"
+        f" {nodes[0].op_type} and other operators of ONNX Runtime. Give the file from which ONNX"
+        " Runtime's optimizer or quantizer made this one"
+    )
 
 
 def _flaw(node: ir.Node) -> str:

@@ -191,6 +191,12 @@ def _no_scores(writers: Mapping[str, NodeProto], names: Iterable[str], listed: s
                     f" score per class. Export the model without {node.op_type}, or use its"
                     f" input: {set_key(node.input[0])}"
                 )
+        last = writers.get(name)
+        if last is not None and last.op_type == "QuantizeLinear":
+            return (
+                f'its output "{name}" has 8-bit numbers. Export the model with float outputs, or'
+                f" use the input of its last QuantizeLinear: {set_key(last.input[0])}"
+            )
     return (
         f"none of its outputs has one float score per class: {listed}. Export the model with such"
         ' an output, or name a value inside the model: set scores = "NAME" in model.toml'

@@ -77,6 +77,20 @@ def test_only_a_classifier_is_loaded_as_it_is() -> None:
         load_proto("vit", unknown())
 
 
+def test_a_file_of_onnx_runtimes_optimizer_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N,3,8,8] x) => (float[N,3] y)
+        <float[3,3,1,1] w = {1, 0, 0, 0, 1, 0, 0, 0, 1}>
+        { c = com.microsoft.FusedConv<activation = "Relu">(x, w)
+          p = GlobalAveragePool(c) y = Flatten(p) }"""
+    )
+    says = r"does not define FusedConv .* Give the file from which ONNX Runtime's optimizer"
+    with pytest.raises(UnsupportedModelError, match=says) as refused:
+        load_classifier(saved(tmp_path, proto), overrides={"preset": "raw"})
+    assert "cannot run the model: the shape of its scores" in str(refused.value)
+
+
 def test_a_larger_fixed_batch_is_refused(tmp_path: Path) -> None:
     proto = unknown("N")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4

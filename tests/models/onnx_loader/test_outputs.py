@@ -203,6 +203,12 @@ def test_an_embedding_of_a_branch_of_its_own_can_be_named(tmp_path: Path) -> Non
             'output "c" has class numbers selected by',
         ),
         ("t, i = TopK<axis=-1>(z, k)", "float[N,2] t, int64[N,2] i", "selected by TopK"),
+        (
+            "e = Constant<value_float = 0.1>() o = Constant<value = uint8 {0}>()"
+            " q = QuantizeLinear(z, e, o)",
+            "uint8[N,6] q",
+            'output "q" has 8-bit numbers',
+        ),
         ("r = Relu(x)", "float[N,3,8,8] r", "gives 3×8×8 values per image"),
         (
             "r = Relu(x) s = Neg(r)",
@@ -217,7 +223,7 @@ def test_a_model_without_scores_is_refused_with_what_would_be_right(
     model = network(body, outputs)
     with pytest.raises(UnsupportedModelError, match=says) as refused:
         load(tmp_path, model)
-    if "z" in says or "chose" in says:
+    if "z" in says or "chose" in says or "8-bit" in says:
         assert "set scores = " in str(refused.value)
         assert load(tmp_path, model, scores="z").network.graph.outputs == ("z",)
 
