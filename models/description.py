@@ -198,16 +198,7 @@ def load_description(
     if not preprocessing.labels:
         _say_unlabelled(model_path, unread)
     if takes_bytes:
-        asked, preprocessing = preprocessing, _as_bytes(preprocessing)
-        keys = [key for key in _NORMALISING if key in given or "preset" in given]
-        others = [key for key in keys if getattr(asked, key) != getattr(preprocessing, key)]
-        if others:
-            are = "is" if len(others) == 1 else "are"
-            line = (
-                f"its input takes uint8 pixels as they are, so {', '.join(others)} {are} not used"
-            )
-            _log.warning("%s: %s", model_path.name, line)
-            unread.append(line)
+        preprocessing = _as_bytes(preprocessing, model_path, given, unread)
     origin = [*_origin(preprocessing, serving, sources, readings, of_own), *unread]
     labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
     return Description(
@@ -233,11 +224,14 @@ def _of_own(
 
     The result is also "" if `given` (the settings so far) has a preset, scale, mean or std. If the
     network's first operations show whether channels are RGB or BGR, this order is added to `given`.
+    If they cut out the centre of the image, `given` gets a `crop_pct` of 1.
     """
     if own is None or {"preset", *_NORMALISING} & given.keys():
         return ""
     if own.order and channels != 1:
         _add("its first operations", {"channels": ChannelOrder(own.order)}, given, sources)
+    if own.crops:  # the image is not cut twice
+        _add("its first operations", {"crop_pct": 1.0}, given, sources)
     return _preset_of(own, channels)
 
 
@@ -445,12 +439,27 @@ def _pad(
     return (round(0.299 * red + 0.587 * green + 0.114 * blue),)
 
 
-def _as_bytes(preprocessing: Preprocessing) -> Preprocessing:
-    """Return a copy of the preprocessing that leaves pixels unnormalised."""
-    count = _channel_count(preprocessing.channels)
-    return replace(
-        preprocessing, scale=1.0, mean=(0.0,) * count, std=(1.0,) * count, guess="", as_bytes=True
+def _as_bytes(
+    asked: Preprocessing, model_path: Path, given: Mapping[str, Any], unread: list[str]
+) -> Preprocessing:
+    """Return a copy of the preprocessing that leaves pixels unnormalised.
+
+    Add lines to `unread` that name a guess and the keys that are not used, and log the keys.
+    """
+    count = _channel_count(asked.channels)
+    preprocessing = replace(
+        asked, scale=1.0, mean=(0.0,) * count, std=(1.0,) * count, guess="", as_bytes=True
     )
+    if count > 1 and {"preset", "channels"}.isdisjoint(given):
+        unread.append(f"the order of the channels, {asked.channels.value}, is a guess")
+    keys = [key for key in _NORMALISING if key in given or "preset" in given]
+    others = [key for key in keys if getattr(asked, key) != getattr(preprocessing, key)]
+    if others:
+        are = "is" if len(others) == 1 else "are"
+        line = f"its input takes uint8 pixels as they are, so {', '.join(others)} {are} not used"
+        _log.warning("%s: %s", model_path.name, line)
+        unread.append(line)
+    return preprocessing
 
 
 def _sides(shape: Sequence[int], given: Mapping[str, Any]) -> tuple[int, int]:

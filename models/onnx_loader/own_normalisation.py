@@ -21,7 +21,12 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 Floats = NDArray[np.float64]
 
 # Operators that may change the type or the count of pixels, but neither their range nor channels.
-_SAME = frozenset({"Cast", "Identity", "Resize", "Upsample"})
+_SAME = frozenset({"Cast", "Identity", "Resize", "Round", "Upsample"})
+
+# Operators that do the same with the 8-bit codes of quantized pixels.
+_OF_CODES = frozenset(
+    {"Gather", "GatherND", "Identity", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
 
 _ARITHMETIC: Mapping[str, Callable[..., Floats]] = {
     "Add": np.add,
@@ -49,6 +54,7 @@ class OwnNormalisation:
 
     most: float  # the largest value of a pixel, 255 or 1
     order: str = ""  # "rgb" or "bgr"; "" if the operations do not show it
+    crops: bool = False  # whether the operations cut rows or columns off the image
 
 
 def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
@@ -66,11 +72,11 @@ def own_normalisation(proto: ModelProto, name: str) -> OwnNormalisation | None:
     for most in _RANGES:
         is_mean = ((zero >= _LEAST_MEAN * most) & (zero <= _MOST_MEAN * most)).all()
         if is_mean or np.allclose(line.limits, (0, most), atol=_NEAR * most):
-            return OwnNormalisation(most, _order(zero / most, line))
+            return OwnNormalisation(most, _order(zero / most, line), line.is_cut)
     # Without a mean, only a division by about 255 or 127.5 shows the range.
     factor = 1 / line.scale
     known = (line.shift >= 0).any() and (factor >= 100).all() and (factor <= 300).all()
-    return OwnNormalisation(255.0) if known else None
+    return OwnNormalisation(255.0, crops=line.is_cut) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,8 @@ class _Line:
     axes: int
     channels: int | None  # the axis of the channels; None: unknown, or removed by a Gather
     limits: tuple[float, float] = (-inf, inf)  # the smallest and largest pixel that differ
+    is_cut: bool = False  # whether rows or columns are cut off
+    is_coded: bool = False  # whether the values are 8-bit codes of these numbers
 
     def then(self, scale: Floats, shift: Floats) -> "list[_Line] | None":
         """Return these operations, followed by another scale and shift. Return None if the numbers
@@ -132,6 +140,7 @@ def _line(graph: GraphProto, name: str) -> _Line:
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
             constants[node.output[0]] = node.attribute[0].t
+    _dequantize(graph, constants)
     (image,) = (value for value in graph.input if value.name == name)
     sizes = [dim.dim_value for dim in image.type.tensor_type.shape.dim]
     count = next((count for count in (3, 1) if sizes[1:].count(count) == 1), 0)
@@ -157,6 +166,18 @@ def _line(graph: GraphProto, name: str) -> _Line:
     return last
 
 
+def _dequantize(graph: GraphProto, constants: dict[str, TensorProto]) -> None:
+    """Add the values of small constants that the graph stores as 8-bit codes."""
+    for node in graph.node:
+        if node.op_type == "DequantizeLinear":
+            codes, *others = (_array(each, constants) for each in node.input)
+            known = all(each is not None and each.size == 1 for each in others)
+            if codes is not None and codes.size <= _MOST_CHANNELS and known:
+                step, zero = (_floats(each)[0] for each in (*others, None)[:2])
+                numbers = ((codes.astype(np.float64) - zero) * step).astype(np.float32)
+                constants[node.output[0]] = numpy_helper.from_array(numbers)
+
+
 _Constants = Mapping[str, TensorProto]
 _Others = Sequence[
     NDArray[Any] | None
@@ -170,6 +191,12 @@ def _after(node: NodeProto, lines: Mapping[str, _Line], constants: _Constants) -
         return _joined(node, [lines.get(each) for each in node.input])
     at = next(index for index, each in enumerate(node.input) if each in lines)
     line = lines[node.input[at]]
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        # A pair of them restores the values, except for rounding.
+        codes = node.op_type == "QuantizeLinear"
+        return None if line.is_coded is codes or at else [replace(line, is_coded=codes)]
+    if line.is_coded and node.op_type not in _OF_CODES:
+        return None
     if node.op_type in _SAME:
         return [line]
     names = [each for each in node.input if each not in lines]
@@ -294,6 +321,17 @@ def _gather(node: NodeProto, line: _Line, others: _Others) -> _Result:
     return [picked if indices.ndim else replace(picked, axes=line.axes - 1, channels=None)]
 
 
+def _gather_nd(node: NodeProto, line: _Line, others: _Others) -> _Result:
+    """Return the line of x[:, [2, 1, 0]] as PyTorch's newer exporter writes it, with the channels
+    on axis 0."""
+    count, indices = len(line.sources), others[0]
+    if indices is None or indices.shape[1:] != (1,) or line.channels != 0:
+        return None
+    if _whole(node, "batch_dims", 0):
+        return None
+    return [line.pick(int(index) % count for index in indices.ravel())]
+
+
 def _slice(node: NodeProto, line: _Line, others: _Others) -> _Result:
     starts, ends, axes, steps = (
         _several(node, key, others, at)
@@ -306,7 +344,9 @@ def _slice(node: NodeProto, line: _Line, others: _Others) -> _Result:
         if axis % line.axes == line.channels and step:
             line = line.pick(range(*slice(start, end, step).indices(len(line.sources))))
         elif start or end < _ALL or step != 1:
-            return None
+            if line.channels is None or not axis % line.axes or step < 1:
+                return None
+            line = replace(line, is_cut=line.is_cut or step == 1)
     return [line]
 
 
@@ -346,9 +386,8 @@ def _reversed(node: NodeProto, line: _Line, others: _Others) -> _Result:
 def _joined(node: NodeProto, lines: Sequence[_Line | None]) -> _Result:
     parts = [line for line in lines if line is not None]
     first = parts[0]
-    if len(parts) < len(lines) or {(each.axes, each.channels) for each in parts} != {
-        (first.axes, first.channels)
-    }:
+    forms = {(each.axes, each.channels, each.is_coded) for each in parts}
+    if len(parts) < len(lines) or len(forms) > 1:
         return None
     if _whole(node, "axis", 0) % first.axes != first.channels:
         return None
@@ -369,6 +408,7 @@ _OF_CHANNELS: Mapping[str, Callable[[NodeProto, _Line, _Others], _Result]] = {
     "Clip": _clip,
     "Conv": _conv,
     "Gather": _gather,
+    "GatherND": _gather_nd,
     "Max": _clip,
     "Min": _clip,
     "Slice": _slice,

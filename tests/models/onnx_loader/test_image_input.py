@@ -142,6 +142,18 @@ def test_scale_mean_and_std_of_bytes_are_not_used_and_a_line_says_so(
     assert (p.channels.value, p.mean) == ("bgr", (0,) * 3)
 
 
+def test_the_order_of_channels_of_bytes_is_named_as_a_guess(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "m.onnx", model("uint8[N,6,5,3] x", f"{TURN}(x) f = Cast<to = 1>(t) {HEAD}")
+    )
+    guess = "the order of the channels, rgb, is a guess"
+    assert guess in load_classifier(path).origin
+    for known in ({"channels": "bgr"}, {"preset": "bgr"}):
+        assert "a guess" not in load_classifier(path, overrides=known).origin
+    grey = save(tmp_path / "g.onnx", model("uint8[N,1,6,5] x", f"{CAST} {HEAD}", "float[N,1] y"))
+    assert "order of the channels" not in load_classifier(grey).origin
+
+
 @pytest.mark.parametrize("kind", ["double", "bfloat16"])
 @pytest.mark.parametrize("tail", ["", "e = Erf(q) "])
 def test_other_floats_are_cast(tmp_path: Path, kind: str, tail: str) -> None:

@@ -32,7 +32,12 @@ int64[1] at_0 = {0}, int64[1] at_2 = {2}, int64 first = {0}, int64 third = {2},
 int64 second = {1}, float red = {123.7}, float green = {116.8}, float blue = {103.9},
 float[3,3,1,1] flip = {0, 0, 1, 0, 1, 0, 1, 0, 0}, float[3,3,1,1] mix = {0, 1, 1, 0, 1, 0, 1, 0, 0},
 int64[8] lengths = {3, 3, 3, 3, 3, 3, 3, 3}, int64[1] all = {9223372036854775807},
-float[3] bgr = {103.939, 116.779, 123.68}
+float[3] bgr = {103.939, 116.779, 123.68},
+int64[3,1] rows_backwards = {2, 1, 0}, int64[1,3] one_backwards = {2, 1, 0},
+int64[1] seven = {7}, int64[2] sides = {2, 3}, int64[2] from_one = {1, 1},
+int64[2] to_seven = {7, 7}, int64[4] axes = {0, 1, 2, 3}, int64[4] from_rows = {0, 0, 1, 1},
+int64[4] to_rows = {2147483647, 2147483647, 7, 7}, float step = {2}, uint8 offset = {1},
+uint8 code_of_mean = {63}, uint8[1,3,1,1] codes = {63, 60, 53}
 """
 MEAN_IMAGE = np.broadcast_to(np.float32([[[123.7]], [[116.8]], [[103.9]]]), (3, 8, 8)) + np.mgrid[
     -28:29:8, -28:29:8
@@ -46,6 +51,10 @@ def model(body: str, opset: int = 17) -> ModelProto:
     )
     made.graph.initializer.append(numpy_helper.from_array(MEAN_IMAGE, "mean_image"))
     return made
+
+
+CODED = "a = QuantizeLinear(x, step, offset)"
+DECODED = "b = DequantizeLinear(a, step, offset)"
 
 
 @pytest.mark.parametrize(
@@ -100,6 +109,19 @@ def model(body: str, opset: int = 17) -> ModelProto:
         ("t = Conv(x, flip, shifts)", None),
         ("a = Conv(x, mix) t = Mul(a, byte)", None),
         ("r = Split<axis = 1>(x) t = Mul(r, byte)", 255),
+        ("a = Slice(x, from_one, to_seven, sides) t = Mul(a, byte)", 255),
+        ("a = Slice(x, from_rows, to_rows, axes) t = Sub(a, mean)", 1),
+        ("a = Slice(x, axis, seven, at_0) t = Sub(a, mean)", None),
+        ("a = Slice(x, from_one, to_seven) t = Mul(a, byte)", None),
+        ("a = Slice(x, seven, axis, at_2, minus_one) t = Sub(a, mean)", None),
+        ("a = Round(x) t = Sub(a, mean_of_bytes)", 255),
+        (f"{CODED} {DECODED} t = Mul(b, byte)", 255),
+        (f"{CODED} {DECODED} c = DequantizeLinear(codes, step, offset) t = Sub(b, c)", 255),
+        (f"{CODED} {DECODED} c = DequantizeLinear(code_of_mean, step) t = Sub(b, c)", 255),
+        (f"{CODED} b = Relu(a) t = Mul(b, byte)", None),
+        (f"{CODED} b = Clip(a, offset, code_of_mean) t = Mul(b, byte)", None),
+        (f"{CODED} b = QuantizeLinear(a, step) t = Mul(b, byte)", None),
+        ("b = DequantizeLinear(x, step) t = Mul(b, byte)", None),
         (
             "a, b, c = Split<axis = 1>(x) d = Mul(a, byte) e = Relu(b) t = Concat<axis = 1>(e, d)",
             None,
@@ -122,6 +144,8 @@ UNSTACK = """s0, s1, s2 = Split<axis = 1>(x)
 g0 = Squeeze(s0, axis) g1 = Squeeze(s1, axis) g2 = Squeeze(s2, axis)
 c0 = Unsqueeze(g0, axis) c1 = Unsqueeze(g1, axis) c2 = Unsqueeze(g2, axis)"""
 TO_NHWC = "a = Transpose<perm = [0, 2, 3, 1]>(x)"
+FIRST, BACK = "a = Transpose<perm = [1, 0, 2, 3]>(x)", "c = Transpose<perm = [1, 0, 2, 3]>(b)"
+CODED_SPLIT = "c0, c1, c2 = Split<axis = 1>(a) b = Concat<axis = 1>(c2, c1, c0)"
 REVERSED = "a = Slice(x, minus_one, far, axis, minus_one)"
 
 
@@ -150,6 +174,12 @@ REVERSED = "a = Slice(x, minus_one, far, axis, minus_one)"
         (f"{GATHERS} a = Concat<axis = 1>(c2, c1, c0) t = Sub(a, mean_of_bgr)", "rgb"),
         (f"{UNSTACK} a = Concat<axis = 1>(c2, c1, c0) t = Sub(a, mean_of_bytes)", "bgr"),
         ("a = Conv(x, flip) t = Sub(a, mean_of_bgr)", "rgb"),
+        ("a = Slice(x, from_one, to_seven, sides) t = Sub(a, mean)", "rgb"),
+        (f"{FIRST} b = GatherND(a, rows_backwards) {BACK} t = Sub(c, mean_of_bgr)", "rgb"),
+        (f"{FIRST} b = GatherND(a, rows_backwards) {BACK} t = Sub(c, mean)", "bgr"),
+        (f"{FIRST} b = GatherND(a, one_backwards) {BACK} t = Sub(c, mean)", ""),
+        ("b = GatherND(x, rows_backwards) t = Sub(b, mean)", ""),
+        (f"{CODED} {CODED_SPLIT} d = DequantizeLinear(b, step, offset) t = Sub(d, mean)", "bgr"),
         (
             f"{TO_NHWC} b = ReverseSequence<time_axis = 3, batch_axis = 2>(a, lengths)"
             " c = Sub(b, bgr) t = Transpose<perm = [0, 3, 1, 2]>(c)",
@@ -175,6 +205,26 @@ def test_an_order_that_they_tell_is_no_guess(kind: str, tmp_path: Path) -> None:
     assert "its first operations: channels" in classifier.origin
     found = load_classifier(file, overrides={"channels": "rgb"}).preprocessing
     assert found.channels is ChannelOrder.RGB
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "resize"),
+    [
+        ("a = Slice(x, from_one, to_seven, sides)", "t = Mul(a, byte)", 8),
+        ("a = Slice(x, from_one, to_seven, sides)", "t = Sub(a, mean)", 8),
+        ("a = Slice(x, at_0, all, last, at_2)", "t = Mul(a, byte)", 9),
+        ("a = Slice(x, at_0, all, last)", "t = Mul(a, byte)", 9),
+    ],
+)
+def test_an_image_that_the_network_cuts_is_not_cut_before(
+    first: str, last: str, resize: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.onnx"
+    file.write_bytes(model(f"{first} {last}").SerializeToString())
+    classifier = load_classifier(file)
+    assert classifier.preprocessing.resize == resize
+    assert ("crop_pct" in classifier.origin) == (resize == 8)
+    assert load_classifier(file, overrides={"resize": 12}).preprocessing.resize == 12
 
 
 @pytest.mark.parametrize(
