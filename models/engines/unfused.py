@@ -12,6 +12,8 @@ wrong, or the session fails:
     windows  With ceil_mode, the last window of an AveragePool may reach beyond the padding. With
              count_include_pad, QLinearAveragePool also counts the positions beyond the padding. It
              has no dilations.
+    floats   MatMulNBits, which multiplies floats with quantized weights, rounds the floats to 8
+             bits. Its setting for float32 takes 20 times as long as a product of floats.
 
 Constants become floats, which ONNX Runtime does not fuse. A computed operand becomes the Sum of one
 value, which has the same numbers. All other nodes are fused as before.
@@ -33,6 +35,8 @@ _FUSED = frozenset(
         "Mul", "Sigmoid", "Softmax", "Where",
     }
 )  # fmt: skip
+# ONNX Runtime moves these operators ahead of a DequantizeLinear.
+_MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 # The largest relative difference of two equal scales that were rounded differently.
 _ROUNDING = 1e-6
 
@@ -58,6 +62,8 @@ def _unfuse(graph: ProtoGraph) -> None:
             _drop_dilations(node)
         if _is_beyond_kernel(graph, node) or _has_several_scales(graph, node.output[0]):
             wrong.add(1 if node.op_type == "Where" else 0)  # a condition is never quantized
+        if _multiplies_floats(graph, node):
+            wrong.add(1)
         for index in sorted(wrong):
             unread.add(node.input[index])
             _in_float(graph, node, index)
@@ -138,6 +144,22 @@ def _has_own_scale(graph: ProtoGraph, node: NodeProto) -> bool:
     if given.size not in (1, step.size) and step.size != 1:
         return True
     return not np.allclose(given, step, rtol=_ROUNDING, atol=0)
+
+
+def _multiplies_floats(graph: ProtoGraph, node: NodeProto) -> bool:
+    """Return whether only the second operand of a matrix product is dequantized, from a
+    constant."""
+    if node.op_type not in ("Gemm", "MatMul"):
+        return False
+    x, weights = (_dequantize(graph, _moved_from(graph, name)) for name in node.input[:2])
+    return x is None and weights is not None and graph.array(weights.input[0]) is not None
+
+
+def _moved_from(graph: ProtoGraph, name: str) -> str:
+    """Return the value from which only nodes that move elements compute the value `name`."""
+    while (made := graph.makers.get(name)) is not None and made.op_type in _MOVES:
+        name = made.input[0]
+    return name
 
 
 def _drop_dilations(pool: NodeProto) -> None:

@@ -348,3 +348,54 @@ def test_an_average_of_an_unknown_size_stays_in_float(tmp_path: Path) -> None:
     model = _between([helper.make_node("AveragePool", ["xd"], ["c"], **given)], shape)
     del model.graph.value_info[:]
     assert "AveragePool" in _check(model, shape, tmp_path)
+
+
+@pytest.mark.parametrize("ahead", ["", "Flatten", "Reshape"])
+@pytest.mark.parametrize("scales", [1, 8], ids=["a tensor", "a column"])
+@pytest.mark.parametrize("product", ["Gemm", "MatMul"])
+def test_what_weights_multiply_is_not_rounded(
+    product: str, scales: int, ahead: str, tmp_path: Path
+) -> None:
+    """Check a product of floats with weights that are stored in 8 bits.
+
+    If a Reshape is ahead, the other operand is quantized, too, so the product is one of integers.
+    """
+    rng = np.random.default_rng(7)
+    constants: dict[str, NDArray[Any]] = {
+        "w": rng.integers(-128, 128, (32, 8)).astype(np.int8),
+        "scale": rng.uniform(0.01, 0.02, scales).astype(np.float32),
+        "zeros": np.zeros(scales, np.int8),
+        "step": np.array(0.03, np.float32),
+        "zero": np.array(128, np.uint8),
+        "shape": np.array([-1, 32]),
+    }
+    if scales == 1:
+        constants |= {name: constants[name].reshape(()) for name in ("scale", "zeros")}
+    nodes = [helper.make_node("Relu", ["x"], ["r"])]
+    if ahead:
+        nodes += [
+            helper.make_node("QuantizeLinear", ["r", "step", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "step", "zero"], ["d"]),
+            helper.make_node(ahead, ["d", "shape"][: 1 + (ahead == "Reshape")], ["f"]),
+        ]
+    nodes += [
+        helper.make_node("DequantizeLinear", ["w", "scale", "zeros"], ["floats"], axis=1),
+        helper.make_node(product, ["f" if ahead else "r", "floats"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "weights",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 8])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    data = on_integers(model).SerializeToString()
+    options = session_options(data, 1)
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    x = rng.normal(size=(3, 32)).astype(np.float32)
+    expected = run_node_by_node(model, x)
+    assert np.abs(session.run(None, {"x": x})[0] - expected).max() < 1e-5 * np.abs(expected).max()
+    used = {node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node}
+    assert bool(used & {"QGemm", "MatMulIntegerToFloat"}) == (ahead == "Reshape")

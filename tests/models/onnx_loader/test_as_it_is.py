@@ -199,7 +199,7 @@ def test_a_node_that_onnx_runtime_computes_wrong_is_refused(
 
 @pytest.mark.parametrize("ceil_mode", [0, 1])
 def test_an_average_of_positions_beyond_the_padding_is_refused(ceil_mode: int) -> None:
-    window = {"kernel_shape": [2, 2], "strides": [2, 2], "channels_last": 1}
+    window: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2], "channels_last": 1}
     average = helper.make_node(
         "QLinearAveragePool",
         ["q", "step", "zero", "step", "zero"],
