@@ -1,5 +1,6 @@
 """Every input in the corpus is accepted or refused in time; the longer run searches for others."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from tests.fuzz import lock
 from tests.fuzz.targets import CORPUS, TARGETS, TooSlowError, try_input
+from tests.support.service.heartbeat import hold_s
 
 # Of ten minutes in all.
 SECONDS = 120
@@ -101,6 +103,24 @@ def test_a_reader_that_lets_other_threads_run_is_not(
 ) -> None:
     monkeypatch.setattr(lock, "READERS", {b"json": slow})
     lock.check(lock.written(b"json", lock.Long(b"[", b'{"a":"a"},', b"{}]")))
+
+
+def test_a_busy_machine_hides_no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program delays two in three measurements of the core's slowness."""
+    measured = itertools.cycle([1.0, 1000.0, 1000.0])
+    monkeypatch.setattr("tests.support.service.heartbeat.slowness", lambda: next(measured))
+    monkeypatch.setattr(lock, "READERS", {b"json": _in_one_go})
+    monkeypatch.setattr(lock, "TRIES", 2)
+    with pytest.raises(lock.HeldTooLongError):
+        lock.check(lock.written(b"json", lock.Long(b"[", b'{"a":"a"},', b"{}]")))
+
+
+def test_waits_for_a_core_shorten_a_hold_only_where_they_are_outside_it() -> None:
+    # A hold of 0.1 s, during which the heartbeat wakes 20 times and waits for 5 ms each time.
+    assert hold_s(0.1, 0.11, 20 * 0.005, 20) == pytest.approx(0.085)
+    # Threads that compute without the GIL, while the heartbeat waits before its next beat.
+    assert hold_s(0.015, 0.02, 0.015, 3) == pytest.approx(0)
+    assert hold_s(0.005, 0.01, 0.005, 1) == pytest.approx(0)
 
 
 @pytest.mark.slow

@@ -13,11 +13,12 @@ import pytest
 from PIL import ImageFile
 
 from service.errors import ServiceError
+from service.images.decode_pool import Decoding
 from service.images.prepare import ImageLimits, prepare_image
 from tests.service.images.test_prepare import RGB
 from tests.support.images import worst_inputs as worst
 from tests.support.images.files import encode, noise, scene
-from tests.support.models.slowness import idle_core, slowness
+from tests.support.models.slowness import Spent, idle_core
 from tests.support.service.heartbeat import heartbeat
 
 # Of one core. Measured on one of 2.5 GHz: 0.1 to 1.4 s.
@@ -26,6 +27,20 @@ MOST_S = 5.0
 # For which the interpreter's lock is held. Measured: 0.01 to 0.13 s, the most by WebP, whose
 # pixels are copied once more.
 MOST_HELD_S = 0.5
+
+
+def decoding_s(decoding: Decoding, runs: int) -> float:
+    """Return the CPU seconds of an idle core that decoding an image takes.
+
+    Of several runs, the run on the least slow core counts. On a busy machine, a single measurement
+    of the core's slowness may be many times too high, so the least of the results would be too low.
+    """
+    tried = list[Spent]()
+    for _ in range(runs):
+        with idle_core(time.thread_time) as spent:
+            decoding.run()
+        tried.append(spent)
+    return min(tried, key=lambda spent: spent.slowness).seconds
 
 
 @pytest.mark.slow
@@ -47,9 +62,8 @@ def test_the_worst_images_take_seconds_at_most_and_let_others_run() -> None:
 def test_what_an_image_takes_is_estimated_within_a_factor() -> None:
     data = worst.IMAGES["WebP, lossless, transparent"]()
     decoding = prepare_image(data, RGB, ImageLimits())
-    with idle_core(time.thread_time) as spent:
-        decoding.run()
-    assert decoding.cost.seconds / 10 < spent.seconds < decoding.cost.seconds * 10
+    taken_s = decoding_s(decoding, 3)
+    assert decoding.cost.seconds / 10 < taken_s < decoding.cost.seconds * 10
 
 
 @pytest.mark.parametrize("progressive", [False, True])
@@ -61,10 +75,6 @@ def test_a_dense_jpeg_is_estimated_by_its_bytes(progressive: bool, mode: str, de
     with mock.patch.object(ImageFile, "MAXBLOCK", 2**23):  # as much as Pillow writes at once
         data = encode(picture, "JPEG", quality=quality, subsampling=0, progressive=progressive)
     decoding = prepare_image(data, RGB, ImageLimits())
-    taken = []
-    for _ in range(5):
-        started = time.thread_time()
-        decoding.run()
-        taken.append((time.thread_time() - started) / slowness())
+    taken_s = decoding_s(decoding, 5)
     # What was estimated by pixels alone was off by 3.7.
-    assert min(taken) / 2.5 < decoding.cost.seconds < min(taken) * 4
+    assert taken_s / 2.5 < decoding.cost.seconds < taken_s * 4

@@ -8,11 +8,14 @@ pause between two beats.
 import ctypes
 import gc
 import os
+import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import starmap
+from operator import sub
 
 from tests.support.models.slowness import slowness
 
@@ -23,6 +26,10 @@ _SWITCH_S = 5e-4
 _APART_S = 0.1  # between two tries, because other work comes in bursts, which may last for 40 tries
 # The pause between two beats, so that this thread does not occupy a core.
 _PAUSE_S = 5e-5
+_MEASURED = 3  # how often the core's slowness is measured before a try, and after it
+# A beat may wait for a core this many times outside a hold: after the pause, before it requests the
+# GIL, and after it gets the GIL. Further waits are part of a hold.
+_WAITS = 3
 
 
 # Reads a file without releasing the GIL, which another thread might otherwise take.
@@ -30,7 +37,7 @@ _pread = ctypes.PyDLL(None).pread
 
 
 class _CoreClock:
-    """Measures for how long the creating thread was ready to run but had no core."""
+    """Measures how often and for how long the creating thread was ready to run but had no core."""
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(64)
@@ -44,6 +51,14 @@ class _CoreClock:
         if self._file < 0 or _pread(self._file, self._text, 64, 0) <= 0:
             return 0.0
         return int(self._text.value.split()[1]) / 1e9
+
+    def waits(self) -> int:
+        """Return how many times the thread has left its core so far. Each time, it may then have
+        waited for a core."""
+        if self._file < 0:
+            return 0
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return used.ru_nvcsw + used.ru_nivcsw
 
     def close(self) -> None:
         """Close the file."""
@@ -78,8 +93,7 @@ class Heartbeat(threading.Thread):
         while not self._over:
             time.sleep(_PAUSE_S)  # releases the GIL, and requests it again
             now = _now(clock)
-            computed, passed, waited = (b - a for a, b in zip(last, now, strict=True))
-            self.longest_s = max(self.longest_s, min(computed, passed) - waited)
+            self.longest_s = max(self.longest_s, hold_s(*starmap(sub, zip(now, last, strict=True))))
             last = now
         clock.close()
 
@@ -94,8 +108,19 @@ class Heartbeat(threading.Thread):
         self.join()
 
 
-def _now(clock: _CoreClock) -> tuple[float, float, float]:
-    return time.process_time(), time.perf_counter(), clock.waited_s()
+def hold_s(computed_s: float, passed_s: float, waited_s: float, waits: float) -> float:
+    """Return for how long the GIL was held between two beats.
+
+    Of the time for which the heartbeat waited for a core, only its share of the waits outside the
+    hold is subtracted. Otherwise, the more often a heartbeat woke and waited during a long hold,
+    the shorter the hold would seem.
+    """
+    outside_s = waited_s * min(1.0, _WAITS / max(waits, 1))
+    return min(computed_s, passed_s) - outside_s
+
+
+def _now(clock: _CoreClock) -> tuple[float, float, float, int]:
+    return time.process_time(), time.perf_counter(), clock.waited_s(), clock.waits()
 
 
 @contextmanager
@@ -118,19 +143,22 @@ def longest_hold_s(call: Callable[[], object], tries: int, enough_s: float) -> f
     the best try counts.
 
     The result is in seconds of an idle core, even on a busy machine. Noise only increases the time,
-    so the first try within `enough_s` is also the last. A garbage collection also holds the GIL,
-    and its time grows with the number of objects. So the garbage collector no longer visits the
-    objects that exist now. They stay frozen: to unfreeze them would also unfreeze half a million
-    objects of pytest's collection, and every later `gc.collect()` would take 0.3 s.
+    so the first try within `enough_s` is also the last. Noise also increases a measurement of the
+    core's slowness, which would hide a hold, so the least of several measurements counts. A garbage
+    collection also holds the GIL, and its time grows with the number of objects. So the garbage
+    collector no longer visits the objects that exist now. They stay frozen: to unfreeze them would
+    also unfreeze half a million objects of pytest's collection, and every later `gc.collect()`
+    would take 0.3 s.
     """
     found = float("inf")
     gc.collect()
     gc.freeze()
     for _ in range(tries):
-        before = slowness()
+        slow = [slowness() for _ in range(_MEASURED)]
         with heartbeat() as beats:
             call()
-        found = min(found, beats.longest_s / max(before, slowness()))
+        slow += [slowness() for _ in range(_MEASURED)]
+        found = min(found, beats.longest_s / min(slow))
         if found <= enough_s:
             break
         time.sleep(_APART_S)
