@@ -133,6 +133,11 @@ def test_the_first_operations_tell_or_leave_it_open(body: str, most: float | Non
     assert (None if found is None else found.most) == most
 
 
+def test_channels_that_are_doubled_again_and_again_are_not_followed() -> None:
+    doubled = " ".join(f"d{i + 1} = Concat<axis = 1>(d{i}, d{i})" for i in range(12))
+    assert own_normalisation(model(f"d0 = Identity(x) {doubled} t = Mul(d12, byte)"), "x") is None
+
+
 SPLIT = "c0, c1, c2 = Split<axis = 1>(x)"
 EACH = "r = Sub(c0, red) g = Sub(c1, green) b = Sub(c2, blue)"
 SLICES = """c0 = Slice(x, at_0, axis, axis) c1 = Slice(x, axis, at_2, axis)
