@@ -38,6 +38,7 @@ $(VENV)/serve.stamp: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/serve.stamp
+	@echo "Installing the packages for tests into $(VENV), once; this takes minutes"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -141,7 +142,13 @@ lock: $(VENV)/dev.stamp  ## write constraints.txt from the installed versions, a
 	  $(LOCK) --python-platform aarch64-manylinux_2_28 "$$@" | cmp - deploy/locks/$$name.txt; \
 	done
 
-wheel: $(VENV)/dev.stamp  ## write dist/: the wheel and the source distribution
+# uv is enough for a wheel, so that nobody waits for the packages of the tests.
+$(VENV)/uv.stamp: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@touch $@
+
+wheel: $(VENV)/uv.stamp  ## write dist/: the wheel and the source distribution
 	$(BIN)/uv build --quiet --out-dir dist
 
 # With Buildah: make image DOCKER=buildah IMAGE_FLAGS='--format docker'

@@ -9,7 +9,9 @@ HEAD = """# Settings
 Each setting is a flag of `convoy serve` and an environment variable; the flag overrides the
 variable. `convoy serve` has two more flags. `--set KEY=VALUE` overrides a key of
 [model.toml](models.md), for example `--set size=299`, and may be repeated. `-v`, `--verbose` also
-logs the HTTP server's own messages. Convoy ignores the variables that Kubernetes sets for a Service
+logs the HTTP server's own messages. There is no file of settings: systemd reads variables from
+`/etc/convoy.env` ([systemd](systemd.md)), and Compose reads them from `.env`
+([deployment](../deploy/README.md)). Convoy ignores the variables that Kubernetes sets for a Service
 named `convoy` (`CONVOY_SERVICE_HOST`, `CONVOY_PORT=tcp://...`). `make docs` writes this page from
 the descriptions in `service/settings.py`.
 

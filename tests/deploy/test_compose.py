@@ -134,8 +134,18 @@ def test_the_models_folder_is_in_every_clone_and_keys_are_a_secret_that_git_igno
 
 
 def test_every_setting_is_passed_on_but_the_address(service: Service) -> None:
-    keys = {key.removeprefix(PREFIX).lower() for key in service["environment"]}
+    names = service["environment"]
+    keys = {name.removeprefix(PREFIX).lower() for name in names if name.startswith(PREFIX)}
     assert keys == set(Settings.model_fields) - {"host", "port"}
+
+
+def test_the_variables_of_hubs_are_passed_on(service: Service) -> None:
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    table = page.partition("| variable | effect |")[2].partition("\n\n")[0]
+    names = re.findall(r"`(HF_\w+|\w+_proxy)", table)
+    assert len(names) == 5
+    assert set(names) <= set(service["environment"])
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in service["environment"]
 
 
 def test_each_variable_is_passed_once() -> None:
