@@ -43,7 +43,9 @@ _MEAN_OF_RGB, _NEAR = np.array((0.485, 0.456, 0.406)), 0.01  # the mean of Image
 
 _RANGES = (255.0, 1.0)
 
-_MOST_CHANNELS = 4  # of a constant, if the axis of the channels is unknown
+# These bounds keep the files of attackers from taking much memory or time.
+_MOST_NODES = 64  # that normalise
+_MOST_CHANNELS = 4  # of an image, and of a constant if the axis of the channels is unknown
 _MOST_NUMBERS = 2**24  # of a constant, such as a mean image
 _MOST_JOINED = 64  # channels
 _ALL = 2**31 - 1  # the end of a Slice that leaves nothing out
@@ -152,12 +154,14 @@ def _line(graph: GraphProto, name: str) -> _Line:
         each for node in graph.node if node.op_type != "Shape" for each in {*node.input}
     )
     lines = {name: last}  # of the values that are not read by every reader yet
+    followed = 0
     for node in graph.node:
         read = {each for each in node.input if each in lines}
         if not read or node.op_type == "Shape":
             continue
         made = None if node.domain else _after(node, lines, constants)
-        if made is None:
+        followed += 1
+        if made is None or followed > _MOST_NODES:
             break
         unread.subtract(read)
         lines = {each: line for each, line in lines.items() if unread[each]}
@@ -171,9 +175,9 @@ def _dequantize(graph: GraphProto, constants: dict[str, TensorProto]) -> None:
     """Add the values of small constants that the graph stores as 8-bit codes."""
     for node in graph.node:
         if node.op_type == "DequantizeLinear":
-            codes, *others = (_array(each, constants) for each in node.input)
+            codes, *others = (_array(each, constants, _MOST_CHANNELS) for each in node.input)
             known = all(each is not None and each.size == 1 for each in others)
-            if codes is not None and codes.size <= _MOST_CHANNELS and known:
+            if codes is not None and known:
                 step, zero = (_floats(each)[0] for each in (*others, None)[:2])
                 numbers = ((codes.astype(np.float64) - zero) * step).astype(np.float32)
                 constants[node.output[0]] = numpy_helper.from_array(numbers)
@@ -214,12 +218,13 @@ def _after(node: NodeProto, lines: Mapping[str, _Line], constants: _Constants) -
     return do(node, line, others) if do and (not at or node.op_type in _SYMMETRIC) else None
 
 
-def _array(name: str, constants: _Constants) -> NDArray[Any] | None:
-    """Return the constant with this name, or None if there is none, or none of numbers."""
+def _array(name: str, constants: _Constants, most: int = _MOST_NUMBERS) -> NDArray[Any] | None:
+    """Return the constant with this name. Return None if there is none, or if it does not have one
+    to `most` numbers."""
     tensor = constants.get(name)
     if tensor is None or tensor.data_type == TensorProto.STRING:
         return None
-    return numpy_helper.to_array(tensor) if 0 < prod(tensor.dims) <= _MOST_NUMBERS else None
+    return numpy_helper.to_array(tensor) if 0 < prod(tensor.dims) <= most else None
 
 
 def _floats(array: NDArray[Any] | None) -> Floats:
@@ -282,6 +287,8 @@ def _conv(node: NodeProto, line: _Line, others: _Others) -> _Result:
     parts = {part.name: set(part.ints) for part in node.attribute}
     if filters is None or set(filters.shape[2:]) != {1} or line.channels not in (None, 1):
         return None
+    if len(filters) > _MOST_CHANNELS:
+        return None
     if parts.get("pads", {0}) != {0} or parts.get("strides", {1}) != {1}:
         return None
     factors = filters.reshape(len(filters), -1).astype(np.float64)
@@ -316,7 +323,9 @@ def _transpose(node: NodeProto, line: _Line, _: _Others) -> _Result:
 
 def _gather(node: NodeProto, line: _Line, others: _Others) -> _Result:
     count, indices = len(line.sources), others[0]
-    if indices is None or indices.ndim > 1 or _whole(node, "axis", 0) % line.axes != line.channels:
+    if indices is None or indices.ndim > 1 or indices.size > _MOST_CHANNELS:
+        return None
+    if _whole(node, "axis", 0) % line.axes != line.channels:
         return None
     picked = line.pick(int(index) % count for index in indices.ravel())
     return [picked if indices.ndim else replace(picked, axes=line.axes - 1, channels=None)]
@@ -328,7 +337,7 @@ def _gather_nd(node: NodeProto, line: _Line, others: _Others) -> _Result:
     count, indices = len(line.sources), others[0]
     if indices is None or indices.shape[1:] != (1,) or line.channels != 0:
         return None
-    if _whole(node, "batch_dims", 0):
+    if _whole(node, "batch_dims", 0) or indices.size > _MOST_CHANNELS:
         return None
     return [line.pick(int(index) % count for index in indices.ravel())]
 
@@ -388,7 +397,8 @@ def _joined(node: NodeProto, lines: Sequence[_Line | None]) -> _Result:
     parts = [line for line in lines if line is not None]
     first = parts[0]
     forms = {(each.axes, each.channels, each.is_coded) for each in parts}
-    if len(parts) < len(lines) or len(forms) > 1:
+    count = sum(each.scale.size for each in parts)
+    if len(parts) < len(lines) or len(forms) > 1 or count > _MOST_CHANNELS:
         return None
     if sum(len(each.sources) for each in parts) > _MOST_JOINED:
         return None  # 40 nodes that each double the channels would fill the memory

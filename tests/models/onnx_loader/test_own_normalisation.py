@@ -39,9 +39,9 @@ int64[2] to_seven = {7, 7}, int64[4] axes = {0, 1, 2, 3}, int64[4] from_rows = {
 int64[4] to_rows = {2147483647, 2147483647, 7, 7}, float step = {2}, uint8 offset = {1},
 uint8 code_of_mean = {63}, uint8[1,3,1,1] codes = {63, 60, 53}
 """
-MEAN_IMAGE = np.broadcast_to(np.float32([[[123.7]], [[116.8]], [[103.9]]]), (3, 8, 8)) + np.mgrid[
-    -28:29:8, -28:29:8
-].sum(0, dtype=np.float32)
+MEAN_IMAGE = np.broadcast_to(
+    np.array([[[123.7]], [[116.8]], [[103.9]]], np.float32), (3, 8, 8)
+) + np.mgrid[-28:29:8, -28:29:8].sum(0, dtype=np.float32)
 
 
 def model(body: str, opset: int = 17) -> ModelProto:
@@ -55,6 +55,10 @@ def model(body: str, opset: int = 17) -> ModelProto:
 
 CODED = "a = QuantizeLinear(x, step, offset)"
 DECODED = "b = DequantizeLinear(a, step, offset)"
+
+
+def identities(count: int) -> str:
+    return " ".join(f"i{index + 1} = Identity(i{index})" for index in range(count))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +126,8 @@ DECODED = "b = DequantizeLinear(a, step, offset)"
         (f"{CODED} b = Clip(a, offset, code_of_mean) t = Mul(b, byte)", None),
         (f"{CODED} b = QuantizeLinear(a, step) t = Mul(b, byte)", None),
         ("b = DequantizeLinear(x, step) t = Mul(b, byte)", None),
+        (f"i0 = Identity(x) {identities(62)} t = Mul(i62, byte)", 255),
+        (f"i0 = Identity(x) {identities(63)} t = Mul(i63, byte)", None),
         (
             "a, b, c = Split<axis = 1>(x) d = Mul(a, byte) e = Relu(b) t = Concat<axis = 1>(e, d)",
             None,
@@ -168,6 +174,7 @@ REVERSED = "a = Slice(x, minus_one, far, axis, minus_one)"
         ("t = Conv<group = 3>(x, factors, shifts)", "rgb"),
         ("t = Mul(x, byte)", ""),
         ("t = Sub(x, another_mean)", ""),
+        ("a = Concat<axis = 1>(x, x) b = Gather<axis = 1>(a, backwards) t = Sub(b, mean)", ""),
         ("a = Gather<axis = 1>(x, backwards) t = Mul(a, byte)", ""),
         ("t = Sub(x, mean_image)", "rgb"),
         (f"{SPLIT} a = Concat<axis = 1>(c2, c1, c0) t = Sub(a, mean_of_bgr)", "rgb"),
