@@ -213,7 +213,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
         path = request.url.path[:_SHOWN]
         beginning = f"{path.rstrip('/')}/classify"  # so a model's path is suggested
         if beginning in request.app.endpoints:
-            near = [beginning]
+            near = [beginning if request.method == "POST" else v1.MODELS_PATH]
         else:
             parts = {*path.split("/")}
 

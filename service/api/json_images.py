@@ -19,6 +19,7 @@ from service.errors import (
 )
 from service.hosting.model_info import ModelInfo
 from service.http.body import JSON_TYPE
+from service.images.file import ImageFormat
 
 # The length from which strings are cut out, and the most bytes of the rest, which is parsed at
 # once.
@@ -60,6 +61,11 @@ def read_json(
     Raises BadRequestError, PayloadTooLargeError, and ModelNotFoundError if the body names another
     model. The message of ModelNotFoundError tells the client to use `path`.
     """
+    if (sent := ImageFormat.of(body)) is not None:
+        raise BadRequestError(
+            f"the Content-Type is {JSON_TYPE}, but the body is a {sent.value} image; send it with"
+            f" Content-Type: {sent.media_type}"
+        )
     # Each string costs the parser an object: no request needs more than its images and keys.
     limit = max_images + 16
     if len(body) > MAX_JSON_BYTES:
@@ -134,7 +140,7 @@ def _file(image: str, long: Mapping[str, Span], which: str) -> bytes:
     if image[:8].lower().startswith(("http://", "https://")):
         raise BadRequestError(
             f"{which}the text is an address, and addresses are not fetched; send the image itself,"
-            f" {HOW}"
+            f" {HOW.removeprefix('each ')}"
         )
     data = image
     if image[:5].lower() == "data:":

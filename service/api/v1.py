@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CLASSIFY_PATH = "/v1/classify"
+MODELS_PATH = "/v1/models"
 DEFAULT_TOP_K = 5
 
 # Parsing a form with more bytes or more parts takes longer than handing the form to a thread; each
@@ -195,7 +196,7 @@ def add_routes(
         )
 
     app.add_api_route(
-        "/v1/models",
+        MODELS_PATH,
         list_models,
         responses=answer_of(ModelsAnswer),
         summary="List the models with their labels",

@@ -11,6 +11,8 @@ WEBM = Signature("a WebM or Matroska video", {0: b"\x1a\x45\xdf\xa3"})
 # shown.
 _MOST_TEXT, _SHOWN = 1024, 60
 
+_FORM = b"\r\ncontent-disposition:"  # form-data, or attachment if curl got another Content-Type
+
 _BASE64 = (
     'an image in base64 (send it as JSON, {"input": "..."}, with Content-Type: application/json)'
 )
@@ -36,16 +38,30 @@ _OTHERS = (
     Signature("a NumPy array (use the V2 protocol to send numbers)", {0: b"\x93NUMPY"}),
     Signature("a Photoshop file", {0: b"8BPS"}),
     Signature("text that looks like JSON (which needs Content-Type: application/json)", {0: b"{"}),
+    *(
+        Signature(
+            "a URL-encoded form (with requests or httpx, send files={...} instead of data={...})",
+            {0: field + b"=" + value},
+        )
+        for field in (b"file", b"files", b"image", b"images")
+        for value in (b"%", b"b%27")  # bytes, or bytes as Python shows them
+    ),
 )
 
 
 def unread(data: bytes, wanted: str) -> UnsupportedMediaTypeError:
     """Return the error for a file in an unsupported format. `wanted` says what to send instead."""
     name, text = name_of(data, _OTHERS), _text_in(data)
+    if data.startswith(b"--") and _FORM in data[:_MOST_TEXT].lower():
+        name = (
+            "a form (which needs Content-Type: multipart/form-data with its boundary; let the HTTP"
+            " client write it)"
+        )
     if text and not name:
         return UnsupportedMediaTypeError(
             f"this is the text {text!r}; {wanted}. With curl, @ before a file's name sends the"
-            " file: -F file=@cat.jpg, or --data-binary @cat.jpg"
+            " file: -F file=@cat.jpg, or --data-binary @cat.jpg. With Python, send"
+            ' open("cat.jpg", "rb")'
         )
     unknown = f"these {len(data)} bytes are not an image in a known format"
     what = f"this is {name}" if name else unknown

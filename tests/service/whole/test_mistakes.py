@@ -208,6 +208,22 @@ REQUESTS: dict[str, tuple[Request, int, str, str]] = {
         post(files={"file": (None, "cat.jpg")}),
         *(415, "cat.jpg", "@"),
     ),
+    "a form with the type of an image": (
+        typed("image/jpeg", b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\n' + DIGIT),
+        *(415, "this is a form", "multipart/form-data with its boundary"),
+    ),
+    "a form that is URL-encoded": (
+        post(data={"file": DIGIT}),
+        *(415, "this is a URL-encoded form", "files={...} instead of data={...}"),
+    ),
+    "an image with the type of JSON": (
+        typed("application/json"),
+        *(400, "the body is a JPEG image", "Content-Type: image/jpeg"),
+    ),
+    "GET of a model": (
+        Request("GET", "/v1/models/digits", {}),
+        *(404, "nothing at /v1/models/digits;", "did you mean /v1/models?"),
+    ),
     "a version that is not there": (
         Request("GET", "/v2/models/digits/versions/7", {}),
         *(404, "version 7", "the served version is 1"),
