@@ -4,15 +4,16 @@ early.
 read_model   size → fields, names → parse → opset → nodes, tensors → external data → onnx.checker
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from os import fstat
 from pathlib import Path
 from typing import TypeVar
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from models.errors import ModelError, ModelFileError, UnsupportedModelError
 from models.first_bytes import Signature, name_of
@@ -51,6 +52,7 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
     _refuse(path, check_census, model)
     read_external_data(path, model, allowed=limits.external_data, max_bytes=limits.max_bytes)
     _refuse(path, check_stored, model)
+    _sort_nodes(model.graph)
     try:
         check_valid(model)
     # A RuntimeError is a failed assertion of onnx.
@@ -59,6 +61,50 @@ def read_model(path: Path, limits: FileLimits) -> ModelProto:
             f"{path} is not a valid ONNX model: {_first_line(error)}{remedy(model)}"
         ) from error
     return model
+
+
+def _sort_nodes(graph: GraphProto) -> None:
+    """Move each node behind the nodes whose outputs it reads, if it is not there. Nodes in a circle
+    stay where they are.
+
+    ONNX Runtime also runs files with other orders, and its converter to float16 writes them.
+    """
+    nodes = list(graph.node)
+    writers: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.output:
+            writers.setdefault(name, index)
+    reads = [
+        {writers[name] for name in _names_read(node) if name and name in writers} for node in nodes
+    ]
+    if all(max(each, default=-1) < index for index, each in enumerate(reads)):
+        return
+    readers: dict[int, list[int]] = {}
+    for index, each in enumerate(reads):
+        for writer in each:
+            readers.setdefault(writer, []).append(index)
+    missing = [len(each) for each in reads]
+    ready = [index for index, count in enumerate(missing) if not count]
+    order = []
+    while ready:  # a heap: of the nodes that can be next, the first in the file is next
+        order.append(heappop(ready))
+        for index in readers.get(order[-1], []):
+            missing[index] -= 1
+            if not missing[index]:
+                heappush(ready, index)
+    if len(order) == len(nodes):
+        del graph.node[:]
+        graph.node.extend(nodes[index] for index in order)
+
+
+def _names_read(node: NodeProto) -> Iterator[str]:
+    """Yield the names of the values that a node or its subgraphs read."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            yield from (value.name for value in graph.output)
+            for inner in graph.node:
+                yield from _names_read(inner)
 
 
 def remedy(model: ModelProto) -> str:

@@ -51,6 +51,31 @@ def weights_file(path: Path) -> Path:
     return path
 
 
+def test_nodes_in_another_order_are_sorted(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,3,4,4] x, bool c) => (float[1,3,4,4] y) {
+          y = If(c) <
+            then_branch = g1 () => (float[1,3,4,4] p) { p = Neg(b) },
+            else_branch = g2 () => (float[1,3,4,4] q) { q = Abs(b) }
+          >
+          b = Sigmoid(a)
+          a = Relu(x)
+          d = Tanh(x)
+        }"""
+    )
+    read = read_model(save(tmp_path / "m.onnx", model), FileLimits())
+    assert [node.op_type for node in read.graph.node] == ["Relu", "Sigmoid", "If", "Tanh"]
+
+
+def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
+    model = relu()
+    model.graph.node[0].input[0] = "z"
+    model.graph.node.add().CopyFrom(helper.make_node("Relu", ["y"], ["z"]))
+    with pytest.raises(ModelFileError, match="must be topologically sorted"):
+        read_model(save(tmp_path / "m.onnx", model), FileLimits())
+
+
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 21, NEWEST_OPSET])
 def test_every_opset_from_7_to_the_newest_is_read(tmp_path: Path, opset: int) -> None:
     model = load_model(save(tmp_path / "m.onnx", relu(opset)))
