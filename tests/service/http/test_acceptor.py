@@ -15,6 +15,7 @@ import pytest
 from service.edge.call_turns import CallTurns
 from service.http import acceptor
 from service.http.acceptor import Acceptor
+from tests.support import PATIENCE_S
 from tests.support.servers.listening import post
 from tests.support.servers.served import Http, LiveServer, run, served
 from tests.support.service.client import until
@@ -171,17 +172,18 @@ async def test_who_leaves_while_it_is_asked_frees_its_place(
         leaving = socket.create_connection((ME, server.port))
         leaving.sendall(post(b"5"))
         leaving.shutdown(socket.SHUT_WR)
-        asked = acceptor._peek
+        asked, left = acceptor._peek, asyncio.Event()
 
         def peek(client: socket.socket) -> bytes:
             seen = asked(client)
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             leaving.close()
             assert acceptor.reports(client)
+            left.set()
             return seen
 
         monkeypatch.setattr(acceptor, "_peek", peek)
-        await until(lambda: bool(server.acceptor._waiting))
+        await asyncio.wait_for(left.wait(), PATIENCE_S)
         await until(lambda: not server.acceptor._waiting)
         assert not server.connections
         assert server.turns.owed == {ME: 1}
