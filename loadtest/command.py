@@ -28,15 +28,19 @@ if TYPE_CHECKING:
     from loadtest.run import Conditions
 
 _INTERRUPTED = 130  # what shells report after SIGINT
-_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, None: 1.0}
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):(.*)")  # RFC 9110, section 5.6.2
 
 
-def _seconds(text: str | float) -> float:  # defaults are seconds already
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(us|ms|s|m)?", str(text).strip())
+def _seconds(text: str | float) -> float:
+    if not isinstance(text, str):  # a default
+        return text
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(us|ms|s|m)?", text.strip())
     if found is None:
         raise typer.BadParameter(f"{text} is not a time, such as 50ms, 1.5s or 10m")
-    return float(found[1]) * _UNITS_S[found[2]]
+    if found[2] is None and float(found[1]):
+        raise typer.BadParameter(f"{text} has no unit; write a time such as {text}ms or {text}s")
+    return float(found[1]) * _UNITS_S[found[2] or "s"]
 
 
 def _positive_seconds(text: str | float) -> float:

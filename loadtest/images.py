@@ -35,7 +35,7 @@ class ImageFile:
 
 
 def load_images(path: Path) -> list[ImageFile]:
-    """Return the images of a folder, without its subfolders, sorted by name. If `path` is a file,
+    """Return the images of a folder and of its subfolders, sorted by path. If `path` is a file,
     return this one image.
 
     Raises LoadTestError if there are no images, if a file cannot be read, or if the files exceed
@@ -43,13 +43,17 @@ def load_images(path: Path) -> list[ImageFile]:
     """
     try:
         path.stat()
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        folder = path if path.is_dir() else path.parent
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
         files = [file for file in files if image_type(file.name) and not file.is_dir()]
         if sum(file.stat().st_size for file in files) > MAX_BYTES:
             raise LoadTestError(
                 f"{path}: the images exceed {MAX_BYTES // 10**6} MB; use fewer images"
             )
-        images = [ImageFile(file.name, file.read_bytes(), image_type(file.name)) for file in files]
+        images = [
+            ImageFile(str(file.relative_to(folder)), file.read_bytes(), image_type(file.name))
+            for file in files
+        ]
     except OSError as error:
         raise LoadTestError(f"{error.filename}: {error.strerror}") from error
     if not images:

@@ -15,7 +15,7 @@ from onnx import ModelProto
 from kernels.problems.precision import Precision
 from models import imagenet
 from models.as_given import AsGiven, GivenFile
-from models.description import load_description
+from models.description import description_to_write, load_description
 from models.errors import NoKernelsError, NotScoresError, UnsupportedModelError
 from models.graph import Shape
 from models.inner import find_embedding, in_onnx, origin, why_shut
@@ -217,7 +217,14 @@ def load_classifier(
     if Path(description.labels_from).name == TRITONS:
         labels = _as_triton(path, labels, classes)
     else:
-        labels = checked_labels(labels, classes, description.labels_from)
+        right = (
+            f". Convoy found {description.labels_from} by its name; if it belongs to another model,"
+            f" name the right file with --labels, or as labels in {description_to_write(path)}"
+        )
+        found = description.labels_found
+        labels = checked_labels(
+            labels, classes, description.labels_from, right=right if found else ""
+        )
     return Classifier(
         path.stem,
         network,

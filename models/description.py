@@ -50,6 +50,7 @@ from models.keys import BESIDE_PIXELS, CHOICES, EVERY_PRESET, parse_keys
 from models.preprocessing import (
     GREY_OF_OWN,
     OF_OWN_NORMALISATION,
+    PRESETS,
     ChannelOrder,
     CropMode,
     Layout,
@@ -92,6 +93,7 @@ class Description:
     serving: Serving
     origin: str  # one line: the keys from each file, the overruled keys and the unused keys
     labels_from: str  # the file of the labels
+    labels_found: bool = False  # Convoy found this file; no flag and no TOML file names it
     embedding: str | None = None  # the node that computes it; None: Convoy finds it
     output: OutputKind | None = None  # the kind of scores; None: no source names it
     scores: str | None = None  # the output with the scores; None: Convoy finds it
@@ -122,6 +124,16 @@ def descriptions_of(model_path: _Path) -> list[_Path]:
     return [model_path.with_suffix(".toml"), *(folder / "model.toml" for folder in folders)]
 
 
+def description_to_write(model_path: _Path) -> _Path:
+    """Return the path of the TOML file that a user should write to describe a model.
+
+    For a model in the folder of a version, the file is in the parent folder, so that it describes
+    all versions.
+    """
+    own, *shared = descriptions_of(model_path)
+    return shared[-1] if shared[1:] else own
+
+
 def load_description(
     model_path: Path,
     input_shape: Sequence[int | None],
@@ -149,14 +161,16 @@ def load_description(
     shape = _known(input_shape)
     flags = parse_keys("the flags", {k: v for k, v in (overrides or {}).items() if v is not None})
     path = _description_of(model_path)
-    described = parse_keys(str(path), _read(path), path.parent) if path else {}
+    table = _read(path) if path else {}
+    described = parse_keys(str(path), table, path.parent) if path else {}
     if "preset" in flags:
         described = {k: v for k, v in described.items() if k in BESIDE_PIXELS}
     given: dict[str, Any] = {}
     sources: dict[str, list[str]] = {}
     unread: list[str] = []
     _add("the flags", flags, given, sources)
-    _add(_shown_file(path, model_path) if path else "", described, given, sources)
+    shown = _shown_file(path, model_path) if path else ""
+    _add(shown, described, given, sources)
     channels = shape[-1] if _layout(shape, given) is Layout.NHWC else shape[0]
     read = [
         *read_beside(model_path),
@@ -191,6 +205,8 @@ def load_description(
             source = f"{source} with {file}" if described else file
             trained = True
     of_own = _of_own(own, channels, given, sources)
+    if not (takes_bytes or of_own or "preset" in given) and CHOICES & given.keys():
+        _add_guessed(channels, given, sources)
     preprocessing = _settle(
         source, model_path, input_shape, shape, given, of_own, as_bytes=takes_bytes
     )
@@ -200,17 +216,29 @@ def load_description(
     if takes_bytes:
         preprocessing = _as_bytes(preprocessing, model_path, given, unread)
     origin = [*_origin(preprocessing, serving, sources, readings, of_own), *unread]
-    labels_from = next((name for name, keys in sources.items() if "labels" in keys), "")
+    origin += _unlikely_mean(model_path, given, preprocessing)
+    labels_from, found = _labels_from(sources, {"the flags": overrides or {}, shown: table})
     return Description(
         preprocessing,
         given.get("precision"),
         serving,
         shorten("; ".join(origin), _LONGEST, placeholder=" ..."),
         labels_from,
+        found,
         given.get("embedding"),
         given.get("output"),
         given.get("scores"),
     )
+
+
+def _labels_from(
+    sources: Mapping[str, Sequence[str]], tables: Mapping[str, Mapping[str, object]]
+) -> tuple[str, bool]:
+    """Return the file of the labels, and whether Convoy found it. `tables` are the flags and the
+    TOML file, which name the file of the labels instead."""
+    source = next((name for name, keys in sources.items() if "labels" in keys), "")
+    named = tables.get(source, {}).get("labels")
+    return (source, source != "") if named is None else (str(named), False)
 
 
 def _of_own(
@@ -354,10 +382,10 @@ def _settle(
     *depth, height, width = spatial
     name, guess = given.get("preset"), ""
     if name is None:
-        name = own or ("digits" if channels == 1 else "raw" if as_bytes else "imagenet")
+        name = own or ("raw" if as_bytes and channels != 1 else _guessed(channels))
         if not as_bytes:
             if name != own:
-                _say_guess(model_path, name, given)
+                _say_guess(model_path, name, given, channels)
             # If the name is `own`, only the order of the channels is a guess.
             guess = "" if CHOICES & given.keys() else name
     preset = EVERY_PRESET[name]
@@ -370,7 +398,7 @@ def _settle(
             raise PreprocessingError(
                 f"the model takes images of {_shown(input_shape)}. This shape leaves their {key}"
                 f" open. Set {key} as in training, for example {example}, in"
-                f" {model_path.with_suffix('.toml').name} or with --set {example.replace(' ', '')}"
+                f" {description_to_write(model_path)} or with --set {example.replace(' ', '')}"
             )
         height, width = height or preset.size, width or preset.size
         _log.warning(
@@ -486,7 +514,9 @@ def _read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise PreprocessingError(f"{path} cannot be read: {error}") from error
+        text = "Invalid value" in str(error)
+        hint = '; text needs quotes, as in preset = "imagenet"' if text else ""
+        raise PreprocessingError(f"{path} cannot be read: {error}{hint}") from error
 
 
 def _known(input_shape: Sequence[int | None]) -> tuple[int, ...]:
@@ -552,20 +582,62 @@ def _sampling(source: str, depth: Sequence[int], given: Mapping[str, Any]) -> Ma
     return found
 
 
-def _say_guess(model_path: Path, name: str, given: Mapping[str, object]) -> None:
-    guessed = [key for key in ("channels", "scale", "mean", "std") if key not in given]
+def _guessed(channels: int) -> str:
+    """Return the name of the preset for a model that nothing else describes."""
+    return "digits" if channels == 1 else "imagenet"
+
+
+def _add_guessed(channels: int, given: Mapping[str, object], sources: dict[str, list[str]]) -> None:
+    """Add to `sources` the keys that a guessed preset supplies beside the keys that are set."""
+    if missing := _missing_choices(given):
+        sources[f"the preset {_guessed(channels)}"] = missing
+
+
+def _missing_choices(given: Mapping[str, object]) -> list[str]:
+    return [key for key in ("channels", "scale", "mean", "std") if key not in given]
+
+
+def _say_guess(model_path: Path, name: str, given: Mapping[str, object], channels: int) -> None:
+    guessed = _missing_choices(given)
+    others = (
+        '"grey-raw" (pixels from 0 to 255), "grey-inception" (-1 to 1) or "mnist"'
+        if channels == 1
+        else '"unit" (pixels from 0 to 1), "raw" (0 to 255) or torchvision\'s weights,'
+        ' "resnet50.IMAGENET1K_V2"'
+    )
     if guessed:
         _log.warning(
             "%s has no settings for %s; the preset %r, a guess from the model's input, supplies"
             " them. If answers are wrong, set %s in %s, or choose another preset there, such as"
-            ' preset = "unit" (pixels from 0 to 1), "raw" (0 to 255) or torchvision\'s weights,'
-            ' "resnet50.IMAGENET1K_V2"',
-            model_path.name,
+            " preset = %s",
+            model_path,
             ", ".join(guessed),
             name,
             " and ".join((", ".join(guessed[:-1]), guessed[-1])) if guessed[1:] else guessed[0],
-            model_path.with_suffix(".toml").name,
+            description_to_write(model_path),
+            others,
         )
+
+
+def _unlikely_mean(
+    model_path: Path, given: Mapping[str, object], p: Preprocessing
+) -> Iterator[str]:
+    """Yield a warning, and log it, if a given mean is for other pixels than `scale` gives."""
+    if p.as_bytes or "mean" not in given:
+        return
+    most = 255 * p.scale
+    if min(p.mean) > most:
+        right = "set scale = 1, or divide mean and std by 255"
+    elif 0 < max(p.mean) <= 1 <= p.scale and max(p.std) <= 1:
+        right = "set scale = 0.00392156862745098 (1/255), or multiply mean and std by 255"
+    else:
+        return
+    line = (
+        f"mean = {[*p.mean]} is not for pixels from 0 to {most:g}, which scale = {p.scale:g} gives;"
+        f" {right}"
+    )
+    _log.warning("%s: %s", model_path, line)
+    yield line
 
 
 def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
@@ -576,7 +648,7 @@ def _say_unlabelled(model_path: Path, unread: list[str]) -> None:
         are, one = ("is", "it") if len(names) == 1 else ("are", "one of them")
         unread.append(
             f"{', '.join(names)} {are} not read; if {one} lists the labels, pass it as --labels, or"
-            f' set labels = "{names[0]}" in {model_path.with_suffix(".toml").name}'
+            f' set labels = "{names[0]}" in {description_to_write(model_path).name}'
         )
     for line in unread:
         _log.warning("%s has no labels: %s", model_path.name, line)
@@ -604,8 +676,21 @@ def _check(source: str, preprocessing: Preprocessing, shape: Sequence[int]) -> N
         raise PreprocessingError(
             f"{source} gives {kind} of {_shown(p.input_shape)} ({p.layout.value}, "
             f"{p.channels.value}), but the model takes {_shown(shape)}; change size, layout or"
-            " channels"
+            f" channels{_presets_for(p, shape)}"
         )
+
+
+def _presets_for(p: Preprocessing, shape: Sequence[int]) -> str:
+    """Return the end of an error message that lists the presets for the model's channels. Return ""
+    if the number of channels is right."""
+    channels = shape[-1] if p.layout is Layout.NHWC else shape[0]
+    if channels not in (1, 3) or channels == _channel_count(p.channels):
+        return ""
+    names = [
+        name for name, preset in PRESETS.items() if _channel_count(preset.channels) == channels
+    ]
+    kind = "grey" if channels == 1 else "colour"
+    return f", or use a preset for {kind} images: {', '.join(names)}"
 
 
 def _shown(shape: Sequence[int | None]) -> str:

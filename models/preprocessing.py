@@ -294,11 +294,13 @@ def each_preset(preprocessing: Preprocessing) -> Mapping[str, Preprocessing]:
     }
 
 
-def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tuple[str, ...]:
+def checked_labels(
+    labels: tuple[str, ...], scores: int, source: str = "", *, right: str = ""
+) -> tuple[str, ...]:
     """Return one label per class for a model with `scores` scores, or an empty tuple.
 
     A model with a single score may have a single label, which names the class "yes". Raises
-    PreprocessingError if there are too many or too few labels.
+    PreprocessingError if there are too many or too few labels. `right` is the end of its message.
     """
     count, classes = len(labels), classes_of(scores)
     if scores == count == 1:
@@ -309,6 +311,7 @@ def checked_labels(labels: tuple[str, ...], scores: int, source: str = "") -> tu
         raise PreprocessingError(
             f"there are {count} labels{where}, but the model has {classes} {kinds}; "
             "the label file must have one line per class, in the order of the model's output"
+            f"{right}"
         )
     return labels
 

@@ -413,9 +413,11 @@ _TWO_LINES = 85
 
 def short(text: str) -> str:
     """Return the first sentence of a setting's description. Append the default if both fit in two
-    lines."""
+    lines. If the text says what 0 means, the default 0 is shown with this meaning."""
     whole, found, default = text.partition(" [default: ")
     first = re.split(r"\. |; ", whole, maxsplit=1)[0].rstrip(".")
+    if default in ("0]", "0.0]") and (zero := re.search(r"\b0: ([^.;]+)", whole)):
+        default = f"0: {zero[1]}]"
     return f"{first} [{default}" if found and len(first + default) <= _TWO_LINES else first
 
 
@@ -550,6 +552,7 @@ def _explain(error: ValidationError, given: Mapping[str, tuple[str, object]]) ->
         reason = problem["msg"].removeprefix("Value error, ").partition(", unable to")[0]
         reason = reason.replace("Input should be", "must be", 1)
         reason = reason.replace("a valid integer", "a whole number").replace("a valid nu", "a nu")
+        reason = reason.replace("a valid boolean", "true or false")
         default = name in Settings.model_fields and Settings.model_fields[name].default
         if reason.endswith("number") and default:
             reason += f", as {default}"

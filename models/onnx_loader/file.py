@@ -225,6 +225,10 @@ _OTHERS = (
         {4: b"ORTM"},
     ),
     Signature("compressed by gzip; unpack it", {0: b"\x1f\x8b"}),
+    *(
+        Signature("an image; give an .onnx file as the model", {0: mark})
+        for mark in (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF")
+    ),
 )
 
 

@@ -175,8 +175,9 @@ def check_photograph_count(photographs: int) -> None:
     """Raise QuantizationError if there are too few photographs to choose ranges and check
     labels."""
     if photographs < FEWEST:
+        are = "photograph is" if photographs == 1 else "photographs are"
         raise QuantizationError(
-            f"{photographs} photographs are too few; give at least {FEWEST}, better several"
+            f"{photographs} {are} too few; give at least {FEWEST}, better several"
             " hundred. Half of them serve to choose ranges, and half to check labels"
         )
 

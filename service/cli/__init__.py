@@ -35,6 +35,23 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 """Each command's module in this package, its function, and its line in the list of commands."""
 
+_OF_OTHER_SERVERS: Mapping[str, str] = {
+    **dict.fromkeys(("--batch-size", "--max-batch-size"), "use --max-batch"),
+    **dict.fromkeys(("--bind", "--address", "--listen", "--http-address"), "use --host and --port"),
+    **dict.fromkeys(
+        ("--config", "--config-file", "--env-file"), "use flags, or variables such as CONVOY_PORT"
+    ),
+    **dict.fromkeys(("--gpu", "--gpus"), "use --device cuda, or --devices cuda:all"),
+    **dict.fromkeys(("--http-port", "--rest-port"), "use --port"),
+    **dict.fromkeys(("--model-dir", "--model-path", "--model-repository", "--models"), ""),
+    **dict.fromkeys(("--reload", "--model-control-mode"), "use --watch or --repository-api"),
+    **dict.fromkeys(
+        ("--workers", "--num-workers"), "a server uses all cores; --threads limits the threads"
+    ),
+}
+"""Flags of other servers that users may try with `convoy serve`, and what to use instead. "": the
+flag's value is an argument of `convoy serve`."""
+
 
 class _Commands(TyperGroup):
     """Lists the commands without importing their modules. Imports the module of a command when it
@@ -73,8 +90,12 @@ class _Commands(TyperGroup):
             return name, None, rest
         command = _imported(wanted)
         known = _flags(command.params)
-        if "--model" not in known and any(word.partition("=")[0] == "--model" for word in rest):
-            ctx.fail(f"No such option: --model; omit the flag, as in `convoy {wanted} digits`")
+        for flag in (word.partition("=")[0] for word in rest):
+            right = _OF_OTHER_SERVERS.get(flag, "") if wanted == "serve" else ""
+            alike = flag == "--model" or (wanted == "serve" and flag in _OF_OTHER_SERVERS)
+            if alike and flag not in known:
+                right = right or f"omit the flag, as in `convoy {wanted} digits`"
+                ctx.fail(f"No such option: {flag}; {right}")
         for word in rest:
             near = [flag for flag in sorted(known) if flag.startswith(f"-{word}")]
             if len(word) == 2 and word not in known and near:
@@ -89,6 +110,17 @@ def _flags(parameters: Iterable[Any]) -> set[str]:
 class _Grouped(TyperCommand):
     """Prints the help of `convoy serve` with the settings in groups. Each setting's text is
     shortened to two lines. docs/settings.md has the full texts."""
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if ctx.args and not ctx.resilient_parsing:
+            ctx.fail(
+                f"Got the unexpected argument {ctx.args[0]!r}; to serve several models, put each in"
+                " its own folder and give the folder above, as in `convoy serve models/`"
+            )
+        return rest
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:

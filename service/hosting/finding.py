@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ _log = logging.getLogger("convoy")
 
 # The scheme of an address, as a path contains it: https:/example.org. One letter is a drive.
 _SCHEME = re.compile(r"(\w{2,}):/")
+
+# How similar a path is that an error suggests: almost equal, because any folder may be suggested.
+_ALIKE = 0.8
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,7 @@ def find_model(settings: Settings) -> ModelFile:
         names = ", ".join(file.name for file in (first, *others))
         raise ModelFileError(
             f"{settings.model} contains several models ({names}); name one, such as "
-            f"{first.path.parent}"
+            f"{(settings.model or Path()) / first.name}"
         )
     return first
 
@@ -246,6 +250,7 @@ def _model_file(settings: Settings) -> Path:
             f"models cannot be loaded from {scheme[1]}:// addresses; download the file and give"
             " its path, or name a model on a hub, such as hf://ORG/NAME"
         )
+    near = _near_files(path)
     if path.name == str(path):
         if (found := pulled(path.name)) is not None:
             return found
@@ -253,11 +258,24 @@ def _model_file(settings: Settings) -> Path:
         if (entry := entries.get(path.name)) is not None:
             with download_progress() as show:
                 return pull(path.name, entry, show)
-        raise ModelFileError(
-            f"{path} is neither a file, nor a folder, nor the name of a model; "
-            f"{near_names(path.name, [*entries, BUILT_IN_NAME])}"
-        )
+        if path.suffix != ".onnx" and not near:
+            raise ModelFileError(
+                f"{path} is neither a file, nor a folder, nor the name of a model; "
+                f"{near_names(path.name, [*entries, BUILT_IN_NAME])}"
+            )
+    if near:
+        raise ModelFileError(f"{path} does not exist; did you mean {near[0]}?")
     return path
+
+
+def _near_files(path: Path) -> list[Path]:
+    """Return the model file or the folder whose name is most similar to the name of `path`, if
+    there is one in the same folder."""
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix == ".onnx" or p.is_dir()]
+    except OSError:  # there is no such folder, or it cannot be read
+        return []
+    return [path.parent / name for name in get_close_matches(path.name, names, 1, _ALIKE)]
 
 
 def _highest(place: Path) -> ModelFile:

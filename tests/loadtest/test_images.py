@@ -33,6 +33,14 @@ def test_images_of_a_folder_are_sorted_and_other_files_are_left_out(tmp_path: Pa
     assert [image.name for image in load_images(tmp_path / "d.png")] == ["d.png"]
 
 
+def test_images_in_subfolders_are_named_by_their_paths(tmp_path: Path) -> None:
+    for name in ("red/1.png", "blue/1.png", "blue/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    names = {image.name: image.data for image in load_images(tmp_path)}
+    assert names == {"blue/1.png": b"blue/1.png", "red/1.png": b"red/1.png"}
+
+
 def test_the_built_in_samples_are_images() -> None:
     assert {image.media_type for image in load_images(SAMPLES)} == {
         *("image/jpeg", "image/png", "image/webp")

@@ -236,6 +236,51 @@ def test_without_a_file_the_input_shape_decides_and_the_log_says_so(
         assert part in message
 
 
+@pytest.mark.parametrize(("channels", "preset"), [(1, '"grey-raw"'), (3, '"raw"')])
+def test_a_guess_names_presets_with_the_models_channels(
+    model: Path, caplog: pytest.LogCaptureFixture, channels: int, preset: str
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        load_preprocessing(model, (channels, 28, 28))
+    (record,) = caplog.records
+    assert f"preset = {preset}" in record.getMessage().replace('"unit" (pixels from 0 to 1), ', "")
+
+
+def test_a_guess_names_the_file_that_describes_every_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "cats/1/model.onnx"
+    path.parent.mkdir(parents=True)
+    with caplog.at_level(logging.WARNING):
+        load_preprocessing(path, RGB_224)
+    (record,) = caplog.records
+    assert f"{path} has no settings" in record.getMessage()
+    assert f"in {tmp_path / 'cats/model.toml'}," in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("mean = [123, 117, 104]", "set scale = 1, or divide mean and std by 255"),
+        ("scale = 1\nmean = [0.5, 0.5, 0.5]", "set scale = 0.0039"),
+        ("mean = [0.5, 0.4, 0.3]\nstd = [0.2, 0.2, 0.2]", ""),
+        ("scale = 1\nmean = [123, 117, 104]\nstd = [58, 57, 57]", ""),
+        ("scale = 0.00784\nmean = [1, 1, 1]\nstd = [1, 1, 1]", ""),
+    ],
+)
+def test_a_mean_for_other_pixels_than_the_scale_gives_is_said(
+    model: Path, caplog: pytest.LogCaptureFixture, text: str, right: str
+) -> None:
+    describe(model, text)
+    with caplog.at_level(logging.WARNING):
+        origin = load_description(model, RGB_224).origin
+    said = [line for line in caplog.messages if "is not for pixels" in line]
+    assert len(said) == bool(right)
+    assert right in "".join(said)
+    assert ("is not for pixels" in origin) is bool(right)
+    assert "the preset imagenet: channels" in origin
+
+
 @pytest.mark.parametrize(
     "shape", [(3, 0, None), (3, None, 96), (3, 96, None), (None, None, None)], ids=str
 )
@@ -301,6 +346,7 @@ def test_nothing_is_logged_when_nothing_is_guessed(
         ('channels = "grey"', "mean has length 3", "needs 1"),
         ("resize = 200", "resize = 200", "at least 224"),
         ("resize = ", "cannot be read", "Invalid value"),
+        ("preset = imagenet", "cannot be read", 'text needs quotes, as in preset = "imagenet"'),
     ],
 )
 def test_a_wrong_file_is_refused_naming_file_key_and_what_would_be_right(

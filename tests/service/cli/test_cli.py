@@ -340,7 +340,7 @@ def test_the_help_of_serve_has_two_lines_an_option_and_the_usual_ones_on_one_scr
             (command, ["nothere.png"], 2, "there is no file or folder nothere.png; name images")
             for command in ("classify", "check", "quantize")
         ),
-        ("quantize", [SAMPLES[0]], 1, "1 photographs are too few"),
+        ("quantize", [SAMPLES[0]], 1, "1 photograph is too few"),
         ("quantize", [*SAMPLES, *SAMPLES, "no.png"], 2, "there is no file no.png"),
     ],
 )

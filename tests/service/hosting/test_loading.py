@@ -198,7 +198,7 @@ def test_a_repository_of_one_model_takes_flags_and_is_that_model(tmp_path: Path)
         ("resnet", "nor the name of a model; did you mean resnet"),
         ("squeeznet1.1", r"did you mean squeezenet1\.1"),
         ("digit", "did you mean digits"),
-        ("x.onnx", "x.onnx is neither a file"),
+        ("x.onnx", "x.onnx does not exist; give the path of an .onnx file"),
     ],
 )
 def test_a_slip_in_a_name_gets_near_names(asked: str, says: str) -> None:

@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copy
 
 import numpy as np
 import onnx
@@ -60,7 +61,7 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
     "an image as a model": (
         (*SERVE, "{}/cat.jpg"),
         1,
-        "is not an ONNX model",
+        "is not an ONNX model, but an image",
         "give an .onnx file",
     ),
     "a preset by nearly its name": ((*SERVE, "digits", "--preset", "cafe"), 1, "cafe", "caffe"),
@@ -100,7 +101,7 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
         *(1, "1 ", "at least"),
     ),
     # New ones.
-    "an argument too many": ((*SERVE, "digits", "extra"), 2, "(extra)", "serve [OPTIONS] [model]"),
+    "an argument too many": ((*SERVE, "digits", "extra"), 2, "'extra'", "convoy serve models/"),
     "a plot that is no PNG": (("inspect", "digits", "--plot", "{}/x.jpg"), 2, "x.jpg", ".png"),
     "no megapixels": (("serve", "--max-megapixels", "-5"), 2, "-5", "--max-megapixels"),
     "a port of gRPC with a letter": (("serve", "--grpc-port", "80x"), 2, "80x", "whole number"),
@@ -184,6 +185,39 @@ COMMANDS: dict[str, tuple[Sequence[str], int, str, str]] = {
         ("loadtest", "http://127.0.0.1:9/v1/classify"),
         *(2, "/v1/classify is not", "http://127.0.0.1:8000"),
     ),
+    # Mistakes of a newcomer.
+    "a model by nearly its path": (
+        (*SERVE, "{}/number.onnx"),
+        *(1, "{}/number.onnx does not exist", "did you mean {}/numbers.onnx?"),
+    ),
+    "a file in no folder": ((*SERVE, "mine.onnx"), 1, "mine.onnx", "give the path of an .onnx"),
+    "a folder of models for one": (
+        ("classify", "{}/models", "{}/cat.jpg"),
+        *(1, "(red, three)", "name one, such as {}/models/red\n"),
+    ),
+    "labels of another model": (
+        ("classify", "{}/models/three", "{}/cat.jpg"),
+        *(1, "3 labels in labels.txt, but the model has 10", "--labels, or as labels in {}"),
+    ),
+    "fewer labels than there are classes": (
+        ("classify", "digits", "{}/cat.jpg", "--labels", "{}/three.txt"),
+        *(1, "3 labels in {}/three.txt, but", "one line per class"),
+    ),
+    "a preset for colours": (
+        ("classify", "{}/models/red", "{}/cat.jpg", "--preset", "unit"),
+        *(1, "3×32×32 (nchw, rgb), but the model takes 1×", "grey images: digits, grey-"),
+    ),
+    "one photograph": (
+        ("quantize", "digits", "{}/photos/3.jpg", "-o", "{}/out.onnx"),
+        *(1, "1 photograph is too few", "at least 20"),
+    ),
+    "a flag of uvicorn": (("serve", "--workers", "4"), 2, "--workers", "all cores"),
+    "a flag of Triton": (("serve", "--model-repository=models"), 2, "--model-r", "omit the flag"),
+    "a file of settings": (("serve", "--config", "c.toml"), 2, "--config", "CONVOY_PORT"),
+    "a time without a unit": (
+        ("loadtest", "http://127.0.0.1:9", "--p99", "50"),
+        *(2, "50 has no unit", "50ms"),
+    ),
 }
 
 VARIABLES: dict[str, tuple[str, str, str]] = {
@@ -191,6 +225,7 @@ VARIABLES: dict[str, tuple[str, str, str]] = {
     "CONVOY_MAX_BATCH": ("four", "four", "whole number"),
     "HF_ENDPOINT": ("127.0.0.1:1", "HF_ENDPOINT", "https://example.org"),
     "CONVOY_LOG_FORMAT": ("jsn", "jsn", "'json'"),
+    "CONVOY_WATCH": ("on-change", "on-change", "true or false"),
 }
 
 
@@ -206,6 +241,10 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos").mkdir()
     (folder / "photos/3.jpg").write_bytes(DIGIT)
     (folder / "empty").mkdir()
+    for name in ("red", "three"):
+        (folder / "models" / name).mkdir(parents=True)
+        copy(BUILT_IN_MODEL, folder / "models" / name / "model.onnx")
+    copy(folder / "three.txt", folder / "models/three/labels.txt")
     (folder / "saved/variables").mkdir(parents=True)
     (folder / "saved/saved_model.pb").touch()
     _models(folder)
