@@ -47,7 +47,6 @@ _RANGES = (255.0, 1.0)
 _MOST_NODES = 64  # that normalise
 _MOST_CHANNELS = 4  # of an image, and of a constant if the axis of the channels is unknown
 _MOST_NUMBERS = 2**24  # of a constant, such as a mean image
-_MOST_JOINED = 64  # channels
 _ALL = 2**31 - 1  # the end of a Slice that leaves nothing out
 
 
@@ -400,8 +399,6 @@ def _joined(node: NodeProto, lines: Sequence[_Line | None]) -> _Result:
     count = sum(each.scale.size for each in parts)
     if len(parts) < len(lines) or len(forms) > 1 or count > _MOST_CHANNELS:
         return None
-    if sum(len(each.sources) for each in parts) > _MOST_JOINED:
-        return None  # 40 nodes that each double the channels would fill the memory
     if _whole(node, "axis", 0) % first.axes != first.channels:
         return None
     limits = {each.limits for each in parts}
