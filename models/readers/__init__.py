@@ -61,6 +61,7 @@ def read_labels(path: Path) -> Reading:
 
 READERS: Sequence[tuple[str, Reader]] = (
     ("config.json", read_timm),
+    ("processor_config.json", read_processor),  # transformers prefers it, too
     ("preprocessor_config.json", read_processor),
     ("config.json", read_config),
     ("inference.yml", read_paddle),

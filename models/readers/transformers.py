@@ -1,4 +1,5 @@
-"""Reads `preprocessor_config.json` of transformers, and the labels in its `config.json`."""
+"""Reads `preprocessor_config.json` and `processor_config.json` of transformers, and the labels in
+its `config.json`."""
 
 import re
 from collections.abc import Mapping
@@ -29,12 +30,10 @@ _DONE = {
 _KNOWN = {
     "size",
     "crop_size",
-    "crop_pct",
     "resize_short",
     "size_divisor",
     "resample",
     "rescale_factor",
-    "rescale_offset",
     "include_top",
     "image_mean",
     "image_std",
@@ -59,6 +58,24 @@ _SHORTER_SIDE = {
     "PoolFormer",
 }
 
+# Image processors that crop the centre unless their file denies it, with their own crop_size.
+_CROPS = {
+    **dict.fromkeys(_SHORTER_SIDE - {"ConvNext", "MobileViT"}, 224),
+    **dict.fromkeys(
+        ("ChineseCLIP", "DeiT", "EfficientFormer", "PPLCNet", "ViTHybrid", "Vivit"), 224
+    ),
+    "MobileViT": 256,
+}
+_KINDS = {*_BOTH_SIDES, *_SHORTER_SIDE, *_CROPS, "Blip", "Siglip", "TextNet", "Tipsv2"}
+
+# Keys that only these image processors read, with their default. The others ignore them.
+_OWN: Mapping[str, Mapping[str, object]] = {
+    "crop_pct": {"ConvNext": None, "PoolFormer": 0.9},
+    "do_flip_channel_order": {"MobileViT": True},
+    "offset": {"Vivit": True},
+    "rescale_offset": {"EfficientNet": False},
+}
+
 _LEAST = 0.01  # the smallest crop, as a fraction of a side
 
 _TYPE = re.compile(r"(.*?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?")
@@ -72,15 +89,22 @@ _OTHERWISE = ". Change the file, or choose a preset instead: --preset, or preset
 
 
 def read_processor(path: Path) -> Reading | None:
-    """Read the preprocessing in an image processor's file. Return None if the file describes no
-    image processor."""
+    """Read the preprocessing in the file of an image processor, or in the file of a processor that
+    contains an image processor. Return None if the file describes no image processor."""
     config = read_json(path)
+    if isinstance(inner := config.get("image_processor"), dict):
+        config = inner
     if not config.keys() & {"size", "image_mean", "do_resize"}:
         return None
     others = (
         key
         for key, value in config.items()
-        if value and not key.startswith(("do_", "_")) and key not in _KNOWN
+        if value
+        and (
+            _own(config, key) is None
+            if key in _OWN
+            else not key.startswith(("do_", "_")) and key not in _KNOWN
+        )
     )
     return Reading(path, pixels=partial(_pixels, path, config), ignored=tuple(others))
 
@@ -104,9 +128,7 @@ def read_config(path: Path) -> Reading | None:
 
 
 def _pixels(path: Path, config: Config) -> Keys:
-    said = config.get("image_processor_type") or config.get("feature_extractor_type")
-    match = _TYPE.fullmatch(str(said))
-    kind = match[1] if match else ""
+    kind = _kind(config)
     odd = [key for key, value in config.items() if key.startswith("do_") and value]
     if others := sorted(set(odd) - _DONE):
         raise PreprocessingError(
@@ -117,18 +139,34 @@ def _pixels(path: Path, config: Config) -> Keys:
         raise PreprocessingError(
             f"{path}: do_resize = false is not supported; Convoy resizes every image{_OTHERWISE}"
         )
-    if config.get("size_divisor") not in (None, 1):
+    if config.get("size_divisor", 32 if kind == "TextNet" else 1) not in (None, 1):
         raise PreprocessingError(
             f"{path}: size_divisor is not supported; all images must have one size{_OTHERWISE}"
         )
     if kind == "Perceiver":
         raise PreprocessingError(
-            f"{path}: {said} crops before it resizes, which is not supported{_OTHERWISE}"
+            f"{path}: Perceiver's image processor crops before it resizes, which is not supported"
+            f"{_OTHERWISE}"
         )
     keys = _geometry(path, config, kind)
-    keys["crop_offset"] = "down"
+    keys |= {"crop_offset": "down", "longer_side": "nearest" if kind == "PPLCNet" else "down"}
     keys["interpolation"] = _filter(path, config.get("resample"))
     return keys | _normalisation(path, config, kind)
+
+
+def _kind(config: Config) -> str:
+    """Return the name of an image processor without its ending, such as ViT, or ""."""
+    said = config.get("image_processor_type") or config.get("feature_extractor_type")
+    match = _TYPE.fullmatch(str(said))
+    return match[1] if match else ""
+
+
+def _own(config: Config, key: str) -> object:
+    """Return the value of a key that only some image processors read, or None if this one does not
+    read it. An image processor that is not known reads every key except `offset`."""
+    kind, readers = _kind(config), _OWN[key]
+    reads = kind in readers or (kind not in _KINDS and key != "offset")
+    return config.get(key, readers.get(kind)) if reads else None
 
 
 def _filter(path: Path, resample: object) -> str:
@@ -148,20 +186,23 @@ def _filter(path: Path, resample: object) -> str:
 
 def _normalisation(path: Path, config: Config, kind: str) -> Keys:
     mean, std = [0.0] * 3, [1.0] * 3
-    # MobileViT's image processor omits this key; other processors write true.
-    if config.get("do_normalize", "image_mean" in config and kind != "MobileViT"):
+    by_default = kind != "Tipsv2" if kind in _KINDS else "image_mean" in config
+    if kind != "MobileViT" and config.get("do_normalize", by_default):  # MobileViT never does
         mean, std = (_channels(path, config, key) for key in ("image_mean", "image_std"))
     rescales = config.get("do_rescale", True)
-    if rescales and config.get("rescale_offset"):  # the image is rescaled, then 1 is subtracted
+    if rescales and (
+        _own(config, "rescale_offset") or _own(config, "offset")
+    ):  # the image is rescaled, then 1 is subtracted
         mean = [number + 1 for number in mean]
     if kind == "EfficientNet" and config.get("include_top", True):  # divides by std once more
         again = _channels(path, config, "image_std")
         std = [a * b for a, b in zip(std, again, strict=False)]
-    colour = "bgr" if config.get("do_flip_channel_order") else "rgb"
+    factor = 127.5 if kind == "Vivit" else 255
+    colour = "bgr" if _own(config, "do_flip_channel_order") else "rgb"
     if kind == "PPLCNet":  # it normalises first, then reverses the channels
         colour, mean, std = "bgr", mean[::-1], std[::-1]
     return {
-        "scale": config.get("rescale_factor", 1 / 255) if rescales else 1.0,
+        "scale": config.get("rescale_factor", 1 / factor) if rescales else 1.0,
         "mean": mean,
         "std": std,
         "channels": "grey" if len(mean) == 1 else colour,
@@ -180,7 +221,7 @@ def _channels(path: Path, config: Config, key: str) -> list[float]:
 
 def _geometry(path: Path, config: Config, kind: str) -> Keys:
     size = config.get("size")
-    if kind == "PPLCNet" and is_side(shorter := config.get("resize_short")):
+    if kind == "PPLCNet" and is_side(shorter := config.get("resize_short", 256)):
         size = {"shortest_edge": shorter}
     if is_side(size):
         if kind not in _BOTH_SIDES | _SHORTER_SIDE:
@@ -191,12 +232,14 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
             )
         cuts = kind in _SHORTER_SIDE
         size = {"shortest_edge": size} if cuts else {"height": size, "width": size}
-    crop = _sides(config.get("crop_size"))
-    if not config.get("do_center_crop", crop is not None):
-        crop = None
+    share = _own(config, "crop_pct")
+    crop = _crop(path, config, kind)
     both = _sides(size)
-    if both and kind == "PoolFormer" and both[0] == both[1] and config.get("crop_pct"):
-        size, both = {"shortest_edge": both[0]}, None  # as it resizes with crop_pct
+    if both and kind == "PoolFormer" and isinstance(share, float) and _LEAST < share <= 1:
+        if both[0] == both[1]:
+            size, both = {"shortest_edge": both[0]}, None
+        else:
+            both = int(both[0] / share), int(both[1] / share)
     if both is not None:
         return _squashed(path, both, crop)
     sides = size if isinstance(size, dict) else {}
@@ -206,7 +249,6 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
             f"{path}: size = {size!r} is not supported; it must have a shortest_edge alone, or"
             f" height and width{_OTHERWISE}"
         )
-    share = config.get("crop_pct")
     if kind == "ConvNext":
         if edge >= 384:
             return _squashed(path, (edge, edge), crop)
@@ -225,6 +267,21 @@ def _geometry(path: Path, config: Config, kind: str) -> Keys:
         )
     resize = int(edge / share) if share else edge
     return {"height": crop[0], "width": crop[1], "resize": resize, "crop_mode": "crop"}
+
+
+def _crop(path: Path, config: Config, kind: str) -> tuple[int, int] | None:
+    """Return the height and width of the crop, or None if the image is not cropped."""
+    size = config.get("crop_size", _CROPS.get(kind))
+    crop = _sides(size)
+    by_default = kind in _CROPS if kind in _KINDS else crop is not None
+    if kind == "Segformer" or not config.get("do_center_crop", by_default):
+        return None
+    if crop is None and kind != "ConvNext":
+        raise PreprocessingError(
+            f"{path}: crop_size = {size!r} is not supported; with do_center_crop, it must have"
+            f" height and width{_OTHERWISE}"
+        )
+    return crop
 
 
 def _squashed(path: Path, both: tuple[int, int], crop: tuple[int, int] | None) -> Keys:

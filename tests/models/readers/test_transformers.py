@@ -107,7 +107,7 @@ def test_what_is_not_done_is_not_done(model: Path) -> None:
 def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None:
     kind = "MobileViTImageProcessor"
     config = {"image_processor_type": kind, "size": square(8), "do_flip_channel_order": True}
-    config["resample"] = 2
+    config |= {"resample": 2, "do_center_crop": False}
     path = model.with_name("preprocessor_config.json")
     path.write_text(json.dumps(config | IMAGENET))  # it has no do_normalize
     p = load_preprocessing(model, OPEN)
@@ -130,11 +130,102 @@ def test_mobilevit_reads_bgr_and_efficientnet_divides_twice(model: Path) -> None
     assert (p.scale, p.mean, p.std) == (1, (0, 0, 0), (0.2, 0.3, 0.4))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "reader"),
+    [
+        ("rescale_offset", True, "EfficientNet"),
+        ("offset", True, "Vivit"),
+        ("do_flip_channel_order", True, "MobileViT"),
+        ("crop_pct", 0.5, "PoolFormer"),
+    ],
+)
+def test_a_key_is_ignored_by_processors_that_do_not_read_it(
+    model: Path, key: str, value: object, reader: str
+) -> None:
+    said = {"size": {"shortest_edge": 64}, "crop_size": square(48), "do_center_crop": True}
+    for kind in ("ViT", "EfficientNet", "MobileViT", "PoolFormer", "CLIP", "Vivit"):
+        ignored = {"crop_pct": None, "do_flip_channel_order": False, "offset": False}
+        process(model, f"{kind}ImageProcessor", **said, **ignored)
+        without = load_preprocessing(model, OPEN)
+        process(model, f"{kind}ImageProcessor", **said, **ignored | {key: value})
+        described = load_description(model, OPEN)
+        assert (described.preprocessing != without) is (kind == reader), kind
+        assert (f"not used: {key}" in described.origin) is (kind != reader), kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "size", "resize", "mode"),
+    [
+        ("CLIP", {"size": {"shortest_edge": 240}}, 224, 240, "crop"),
+        ("CLIP", {"size": square(256)}, 224, 256, "squash"),
+        ("DeiT", {"size": square(256)}, 224, 256, "squash"),
+        ("MobileViT", {"size": {"shortest_edge": 288}}, 256, 288, "crop"),
+        ("PoolFormer", {"size": square(224)}, 224, 248, "crop"),
+        ("PPLCNet", {"size": square(8)}, 224, 256, "crop"),
+        ("ViT", {"size": square(48), "crop_size": square(32)}, 48, 48, "squash"),
+        ("Siglip", {"size": square(48), "crop_size": square(32)}, 48, 48, "squash"),
+        (
+            "Segformer",
+            {"size": square(48), "crop_size": square(32), "do_center_crop": True},
+            48,
+            48,
+            "squash",
+        ),
+        (
+            "PoolFormer",
+            {"size": {"height": 36, "width": 72}, "crop_size": {"height": 20, "width": 40}},
+            40,
+            80,
+            "squash",
+        ),
+    ],
+)
+def test_a_missing_key_has_the_processors_default(
+    model: Path, kind: str, said: dict[str, object], size: int, resize: int, mode: str
+) -> None:
+    process(model, f"{kind}ImageProcessor", **said)
+    p = load_preprocessing(model, OPEN)
+    assert (p.width, p.resize, p.crop_mode) == (size, resize, CropMode(mode))
+
+
+def test_mobilevit_never_normalises_and_reads_bgr_by_default(model: Path) -> None:
+    process(model, "MobileViTImageProcessor", size=square(8), do_center_crop=False)
+    p = load_preprocessing(model, OPEN)  # do_normalize is true
+    assert (p.channels, p.mean, p.std) == (ChannelOrder.BGR, (0, 0, 0), (1, 1, 1))
+
+
+def test_tipsv2_normalises_only_if_its_file_says_so(model: Path) -> None:
+    config = {"image_processor_type": "Tipsv2ImageProcessor", "size": square(8), "resample": 2}
+    path = model.with_name("preprocessor_config.json")
+    path.write_text(json.dumps(config | IMAGENET))
+    assert load_preprocessing(model, OPEN).mean == (0, 0, 0)
+    path.write_text(json.dumps(config | IMAGENET | {"do_normalize": True}))
+    assert load_preprocessing(model, OPEN).mean == (0.485, 0.456, 0.406)
+
+
+def test_vivit_subtracts_one_from_what_it_rescales(model: Path) -> None:
+    process(model, "VivitImageProcessor", size=square(256), image_mean=0.5, image_std=0.5)
+    p = load_preprocessing(model, OPEN)
+    assert (p.height, p.scale, p.mean) == (224, 1 / 127.5, (1.5,) * 3)
+
+
+def test_an_image_processor_within_a_processor_is_read_first(model: Path) -> None:
+    """Version 5 of transformers saves CLIP's and SigLIP's processors so."""
+    process(model, size=square(32))
+    inner = {"image_processor_type": "ViTImageProcessor", "size": square(48), "resample": 3}
+    path = model.with_name("processor_config.json")
+    path.write_text(json.dumps({"image_processor": inner | IMAGENET, "processor_class": "X"}))
+    assert load_preprocessing(model, OPEN).height == 48
+    path.write_text(json.dumps({"processor_class": "X", "image_size": 8}))
+    assert load_preprocessing(model, OPEN).height == 32
+
+
 def test_pplcnet_resizes_the_shorter_side_and_reverses_what_is_normalised(model: Path) -> None:
     said = {"size": square(256), "resize_short": 240, "size_divisor": 1, "crop_size": square(224)}
     process(model, "PPLCNetImageProcessor", **said)
     p = load_preprocessing(model, OPEN)
     assert (p.height, p.resize, p.crop_mode) == (224, 240, CropMode.CROP)
+    assert p.longer_side is Rounding.NEAREST
     assert (p.channels, p.mean, p.std) == (
         ChannelOrder.BGR,
         (0.406, 0.456, 0.485),
@@ -152,7 +243,11 @@ def test_what_is_not_known_is_not_used_and_said(model: Path) -> None:
     ("kind", "said", "words"),
     [
         ("OwnImageProcessor", {"size": 224}, "is ambiguous, because the image processor"),
-        ("BitImageProcessor", {"size": {"shortest_edge": 8}}, "Crop the centre"),
+        (
+            "BitImageProcessor",
+            {"size": {"shortest_edge": 8}, "do_center_crop": False},
+            "Crop the centre",
+        ),
         ("ViTImageProcessor", {"size": {"longest_edge": 8}}, "it must have a shortest_edge alone"),
         (
             "BitImageProcessor",
@@ -162,11 +257,18 @@ def test_what_is_not_known_is_not_used_and_said(model: Path) -> None:
         ("ViTImageProcessor", {"size": square(8), "do_pad": True}, "do_pad = true is not"),
         ("ViTImageProcessor", {"size": square(8), "do_resize": False}, "do_resize = false"),
         ("ViTImageProcessor", {"size": square(8), "size_divisor": 32}, "size_divisor is not"),
+        ("TextNetImageProcessor", {"size": square(8)}, "size_divisor is not"),
+        ("OwnImageProcessor", {"size": square(8), "do_center_crop": True}, "crop_size = None is"),
+        ("ViTImageProcessor", {"size": square(8), "image_mean": None}, "image_mean = None is"),
         ("PerceiverImageProcessor", {"size": square(8)}, "crops before it resizes"),
         ("ViTImageProcessor", {"size": square(8), "resample": 9}, "Pillow's filters, 0 to 5"),
         ("ViTImageProcessor", {"size": square(8), "resample": None}, "resample is missing"),
         ("ViTImageProcessor", {"size": square(8), "image_mean": "x"}, "image_mean = 'x'"),
-        ("ViTImageProcessor", {"size": square(8), "crop_size": {"height": 4, "width": 8}}, "ratio"),
+        (
+            "DeiTImageProcessor",
+            {"size": square(8), "crop_size": {"height": 4, "width": 8}},
+            "ratio",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_unless_a_preset_is_set(
