@@ -4,7 +4,6 @@ and the metrics."""
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from difflib import get_close_matches
 from functools import lru_cache
 from heapq import nlargest
 from http import HTTPStatus
@@ -38,7 +37,7 @@ from service.api.schemas import (
 from service.api.v2.parse import REQUEST_SCHEMAS
 from service.api.v2.routes import add_routes as add_v2_routes
 from service.errors import CRASHED, InvalidParameterError, ServiceError
-from service.hosting.repository import Repository
+from service.hosting.repository import Repository, nearest
 from service.http.exchange import AnyEndpoint
 from service.http.responses import error_response, json_response, refusal
 
@@ -71,7 +70,7 @@ _TAGS = ("classify", "models", "KServe V2", "health", "metrics")
 
 
 # For an unknown path: the most characters that are shown, the most known paths that are looked at,
-# the most of them that are compared (0.1 ms each), and the least similarity of a suggestion.
+# the most of them that are compared, and the least similarity of a suggestion.
 _SHOWN, _MOST_PATHS, _MOST_COMPARED, _NEAR = 200, 1000, 32, 0.8
 
 
@@ -213,7 +212,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
         path = request.url.path[:_SHOWN]
         beginning = f"{path.rstrip('/')}/classify"  # so a model's path is suggested
         if beginning in request.app.endpoints:
-            near = [beginning if request.method == "POST" else v1.MODELS_PATH]
+            near: str | None = beginning if request.method == "POST" else v1.MODELS_PATH
         else:
             parts = {*path.split("/")}
 
@@ -221,9 +220,9 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
                 return len(parts & {*other.split("/")})
 
             paths = islice(_paths(request.app), _MOST_PATHS)
-            near = get_close_matches(path, nlargest(_MOST_COMPARED, paths, shared), 1, _NEAR)
+            near = nearest(path, nlargest(_MOST_COMPARED, paths, shared), _NEAR)
         other = f"POST images to {v1.CLASSIFY_PATH}; /docs lists all paths"
-        right = f"did you mean {near[0]}?" if near else other
+        right = f"did you mean {near}?" if near else other
         message = f"there is nothing at {path}; {right}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allow = headers.get("Allow", "another method")

@@ -8,9 +8,11 @@ device, the engines of different models take turns.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 from functools import partial
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any, Protocol
 
 from typing_extensions import TypedDict
@@ -68,9 +70,13 @@ _RETIRE_S = 60.0
 # more than decoding one more image.
 _DECODE_NICE = 5
 
-# For a message that names models: the most models that it names, the most that are compared with an
-# unknown name, and the most characters of this name.
-_SHOWN, _MOST_COMPARED, _SHOWN_NAME = 8, 64, 50
+# For a message that names models: the most models that it names, the most that are considered as
+# similar to an unknown name, the most characters of this name, and the least similarity.
+_SHOWN, _MOST_CONSIDERED, _SHOWN_NAME, _NEAR = 8, 64, 50, 0.6
+
+# Names of 50 characters take difflib up to a millisecond each. So few names are compared, and only
+# where they differ: the most names, and the most characters.
+_MOST_COMPARED, _MOST_DIFFERENT = 4, 24
 
 _log = logging.getLogger("convoy")
 
@@ -84,11 +90,40 @@ def _decode(prepare: Callable[[Any], Decoding], file: bytes) -> None:
     prepare(file).run()
 
 
+def nearest(wanted: str, names: Iterable[str], least: float) -> str | None:
+    """Return the most similar name, or None if no similarity is at least `least`. The similarity is
+    difflib's ratio, from 0 to 1."""
+    differing = []
+    for name in names:
+        first = _same(wanted, name)
+        rest, other = wanted[first:], name[first:]
+        last = _same(rest[::-1], other[::-1])
+        rest, other = rest[: len(rest) - last], other[: len(other) - last]
+        if max(len(rest), len(other)) <= _MOST_DIFFERENT:
+            differing.append((first + last, name, rest, other))
+    near = None
+    for same, name, rest, other in nlargest(_MOST_COMPARED, differing, itemgetter(0)):
+        blocks = SequenceMatcher(None, rest, other).get_matching_blocks()
+        ratio = 2 * (same + sum(block.size for block in blocks)) / (len(wanted) + len(name))
+        if ratio >= least:
+            near, least = name, ratio
+    return near
+
+
+def _same(one: str, other: str) -> int:
+    """Return the number of characters with which both texts begin."""
+    count = 0
+    for count, (mine, others) in enumerate(zip(one, other, strict=False), 1):
+        if mine != others:
+            return count - 1
+    return count
+
+
 def those_there_are(name: str, names: Sequence[str]) -> str:
     """Return the end of an error message about an unknown model name. The text suggests a similar
     name, if there is one, and lists the first names that exist."""
-    near = get_close_matches(name[:_SHOWN_NAME], names[:_MOST_COMPARED], 1)
-    also = f"did you mean '{near[0]}'? " if near else ""
+    near = nearest(name[:_SHOWN_NAME], names[:_MOST_CONSIDERED], _NEAR)
+    also = f"did you mean '{near}'? " if near else ""
     more = len(names) - _SHOWN
     listed = ", ".join(names[:_SHOWN]) + (f" and {more} others" if more > 0 else "")
     return f"{also}this server's models: {listed or 'none'}"
