@@ -186,7 +186,7 @@ def add_routes(
                         no_maps=_why_no_maps(pipeline.info),
                         decoded={
                             why or "gpu": count
-                            for why, count in pipeline.metrics.counts.sum().decoded.items()
+                            for why, count in pipeline.metrics.counts.decoders.items()
                         },
                     )
                     for name, pipeline in repository.models.items()

@@ -143,6 +143,11 @@ class Counts:
         decoded the image instead, or `BY_DEVICE`."""
         self.row[_DECODED[why]] += 1
 
+    @property
+    def decoders(self) -> dict[str, int]:
+        """Return the number of images by the reason why the CPU decoded them, or `BY_DEVICE`."""
+        return {why: count for why, index in _DECODED.items() if (count := self.row[index])}
+
     def refused(self, code: Code, seconds: float) -> None:
         """Count a request that was not answered with 200. If Triton would count the request as
         failed, also add its duration."""

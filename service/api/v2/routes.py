@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from service.api.schemas import errors
 from service.api.v2 import description
-from service.api.v2.description import Asked, IndexEntry, Models, index_of
+from service.api.v2.description import Asked, IndexEntry, Models, StatisticsAnswer, index_of
 from service.api.v2.infer_endpoint import PATHS, InferAnswer, infer_paths
 from service.api.v2.interpretation import InferenceJson
 from service.api.v2.parse import IndexRequest, content_of, read_json, short_body
@@ -16,6 +16,7 @@ from service.api.v2.refusals import router as refusals
 from service.api.v2.repository_calls import router as repository
 from service.api.v2.shared_memory import router as memory
 from service.http.asgi import answer_to
+from service.http.responses import json_response
 
 _BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
@@ -42,13 +43,18 @@ router.add_api_route(
 router.add_api_route(
     "/v2", description.server_metadata, summary="Describe the server", tags=["KServe V2"]
 )
+
+
 # Before the models' own paths: no model can be named stats.
-router.add_api_route(
+@router.get(
     "/v2/models/stats",
-    description.every_statistics,
     summary="Statistics of every model",
     tags=["KServe V2"],
+    response_model=StatisticsAnswer,
 )
+async def every_statistics(models: Models) -> Response:
+    """Return the statistics of every model."""
+    return json_response(await description.every_statistics(models))
 
 
 @router.post(
