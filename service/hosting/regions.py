@@ -17,7 +17,12 @@ from typing import NamedTuple
 
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeError
+from service.errors import (
+    BadRequestError,
+    ModelNotFoundError,
+    NoProcessError,
+    PayloadTooLargeError,
+)
 
 _FOLDER = "/dev/shm/"  # noqa: S108  POSIX's shared memory, where Linux has it
 
@@ -116,7 +121,7 @@ class Regions:
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Register part of a shared-memory file under a name. Raises BadRequestError unless the
-        file exists and is long enough."""
+        file exists and is long enough, and NoProcessError if no more files can be opened."""
         if not _NAME(name) or not _KEY(key):
             raise BadRequestError(
                 "a region's name must have 1 to 256 characters, and its key must be a name of "
@@ -184,7 +189,7 @@ class Regions:
 
 def _open(key: str) -> io.FileIO:
     """Open the shared-memory file named `key` and return it. Raises BadRequestError if it is not
-    shared memory."""
+    shared memory, and NoProcessError if the system allows no more open files."""
     # Do not wait for the end of a client's lease on its file, which may take 45 s.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -192,6 +197,8 @@ def _open(key: str) -> io.FileIO:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not shared memory")
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise NoProcessError(error) from error
         raise BadRequestError(
             f"Unable to open shared memory region: '{key}': {error.strerror}"
         ) from error

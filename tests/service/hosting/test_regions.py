@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from service.errors import BadRequestError, ModelNotFoundError, PayloadTooLargeError
+from service.errors import (
+    BadRequestError,
+    ModelNotFoundError,
+    NoProcessError,
+    PayloadTooLargeError,
+)
 from service.hosting.regions import RegionPart, Regions
 from tests.support.service.shared_memory import FOLDER, shared_memory
 
@@ -121,6 +126,20 @@ def test_links_pipes_and_folders_are_no_shared_memory(file: Path) -> None:
                 odd.unlink()
     with pytest.raises(BadRequestError, match="No such file"):
         regions.register("r", odd.name, 0, 1)
+
+
+def test_without_a_descriptor_the_client_may_try_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    regions = Regions(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(NoProcessError, match=r"Too many open files.*; try again in a second"):
+            regions.register("r", file.name, 0, 1)
+    regions.register("r", file.name, 0, 1)
 
 
 def test_a_file_that_is_shortened_later_is_an_error_and_not_the_end(

@@ -149,8 +149,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "test_who_sends_byte_by_byte_delays_others_no_longer_than_who_is_silent",
     ),
     "the system allows no more processes or open files": (
-        "503 with Retry-After for large images, videos and requests to load models; all other"
-        " requests are answered",
+        "503 with Retry-After for large images, videos, and requests to load models or to register"
+        " shared memory; all other requests are answered",
         "engine/test_process_pool.py::test_a_call_without_a_process_may_be_repeated",
     ),
     "the memory is near its limit": (
