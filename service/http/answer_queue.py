@@ -71,6 +71,7 @@ class AnswerQueue:
         self._linger = linger
         self._edge = peers.config.edge
         self.queue: deque[QueuedRequest] = deque()  # not answered yet
+        self.held = False  # the next request waits for its client's turn
         self._pumping = False
         self._defaults: object = None  # uvicorn's default headers, and the lines made of them
         self._default_lines = b""
@@ -100,12 +101,12 @@ class AnswerQueue:
             queued.work.end()
 
     def go_on(self) -> None:
-        """Remove answered requests from the queue, and begin the next request."""
+        """Remove answered requests from the queue, and begin the next request unless it is held."""
         if self._pumping:
             return
         self._pumping = True
         try:
-            while self.queue and self._is_over(self.queue[0]):
+            while self.queue and not self.held and self._is_over(self.queue[0]):
                 self._on_over(self.queue.popleft())
         finally:
             self._pumping = False

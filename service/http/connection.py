@@ -392,17 +392,19 @@ class Connection(asyncio.BufferedProtocol):
             if self._stage == _IDLE and queued.last:  # answered before `shutdown`
                 self.shutdown()
                 return
-        if len(self._answers.queue) <= 1:  # the body of the last request may still be arriving
-            turns, caller = self._edge.turns, queued.record.caller
-            if is_wrong and turns.is_busy():
-                # Refusals are as cheap to cause as other calls, and also fill the event loop.
-                self._peers.flow.pause_reading()
-                self._turn = turns.post(caller.name, self._read_again)
-            else:
-                self._peers.flow.resume_reading()
+        turns, caller = self._edge.turns, queued.record.caller
+        if is_wrong:
+            # Refusals are as cheap to cause as other calls, and also fill the event loop.
+            self._peers.flow.pause_reading()
+            self._answers.held = True
+            self._turn = turns.post(caller.name, self._read_again)
+        elif len(self._answers.queue) <= 1:  # the body of the last one may still be arriving
+            self._peers.flow.resume_reading()
 
     def _read_again(self) -> None:
-        if len(self._answers.queue) <= 1:
+        self._answers.held = False
+        self._answers.go_on()
+        if len(self._answers.queue) <= 1 and not self._answers.held:
             self._peers.flow.resume_reading()
 
     def _refuse(self, error: ServiceError) -> None:

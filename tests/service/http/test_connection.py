@@ -426,6 +426,35 @@ async def test_while_models_have_requests_what_follows_a_refusal_is_read_in_turn
         await until(lambda: len(server.connections) == 1)
 
 
+@run
+async def test_of_refused_requests_in_one_read_few_are_handled_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refusal takes up to 2 ms, and one read can have hundreds of requests."""
+    at_once, over, most = 0, Connection._over, 0
+
+    def count(connection: Connection, queued: Any) -> None:
+        nonlocal at_once, most
+        if not at_once:
+            asyncio.get_running_loop().call_soon(forget)
+        at_once += 1
+        most = max(most, at_once)
+        over(connection, queued)
+
+    def forget() -> None:
+        nonlocal at_once
+        at_once = 0
+
+    monkeypatch.setattr(Connection, "_over", count)
+    async with served() as server:
+        http = await server.connect()
+        http.send(post(b"{}", path="/v2/models/fake/infer") * 20 + post(b"7"))
+        for _ in range(20):
+            assert (await http.answer())[0] == 400
+        assert await http.digit() == 7
+    assert most <= 3
+
+
 def in_small_chunks(body: bytes) -> bytes:
     head = b"POST /v1/classify HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     return head + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
