@@ -275,7 +275,7 @@ def test_a_network_that_ends_in_softmax_gives_probabilities_whatever_was_said(
 def test_labels_that_do_not_fit_the_classes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("a\nb\nc\n")
     path = save(tmp_path, small(), 'labels = "labels.txt"')
-    with pytest.raises(ModelError, match=r"3 labels in small\.toml, but the model has 5 classes"):
+    with pytest.raises(ModelError, match=r"3 labels in labels\.txt, but the model has 5 classes"):
         load_classifier(path)
 
 
