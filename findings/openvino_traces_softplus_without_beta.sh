@@ -12,8 +12,8 @@
 #   beta 1, threshold 20: torch 0.31 0.69 1.31, exported 0.31 0.69 1.31, module 0.31 0.69 1.31
 #   beta 5, threshold 20: torch 0.00 0.14 1.00, exported 0.00 0.14 1.00, module 0.31 0.69 1.31
 #   beta 1, threshold 0.5: torch 0.31 0.69 1.00, exported 0.31 0.69 1.00, module 0.31 0.69 1.31
-# Expected: the same numbers in a line. No error, no warning of this. Exits with an error if this changes.
-# torch needs 6 GB of disk.
+# Expected: the same numbers in a line. No error, no warning of this. Exits with an error if this
+# changes. torch needs 6 GB of disk.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
