@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from models.errors import EngineError
 from models.session import open_session
@@ -198,12 +198,15 @@ def _prepared(proto: ModelProto, outputs: Collection[str], keep_halves: bool) ->
 def _keep(graph: GraphProto, outputs: Collection[str]) -> None:
     """Replace the outputs of the graph by the named values, and remove the nodes that these values
     do not need."""
+    # Engines that never run the original file do not need the loader.
+    from models.onnx_loader.limits.census import names_read  # noqa: PLC0415
+
     needed, dropped = set(outputs), []
     for index in reversed(range(len(graph.node))):
         if needed.isdisjoint(graph.node[index].output):
             dropped.append(index)
         else:
-            needed.update(_read(graph.node[index]))
+            needed.update(names_read(graph.node[index]))
     for index in dropped:
         del graph.node[index]
     if [value.name for value in graph.output] != list(outputs):
@@ -212,19 +215,6 @@ def _keep(graph: GraphProto, outputs: Collection[str]) -> None:
         kept = [ValueInfoProto.FromString(value.SerializeToString()) for value in values]
         del graph.output[:]
         graph.output.extend(kept)
-
-
-def _read(node: NodeProto) -> set[str]:
-    """Return the names of all values that a node and its subgraphs read."""
-    names, pending = set(node.input), [node]
-    while pending:
-        for attribute in pending.pop().attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                names.update(value.name for value in graph.output)  # maybe of an outer graph
-                for inner in graph.node:
-                    names.update(inner.input)
-                    pending.append(inner)
-    return names
 
 
 def _as_floats(proto: ModelProto) -> ModelProto:

@@ -4,7 +4,7 @@ early.
 read_model   size → fields, names → parse → opset → nodes, tensors → external data → onnx.checker
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from os import fstat
@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto
 
 from models.errors import ModelError, ModelFileError, UnsupportedModelError
 from models.first_bytes import Signature, name_of
 from models.onnx_loader.external import external_names, read_external_data
 from models.onnx_loader.limits.bounds import shortened
-from models.onnx_loader.limits.census import all_nodes, check_census, check_stored
+from models.onnx_loader.limits.census import all_nodes, check_census, check_stored, names_read
 from models.onnx_loader.limits.wire import MalformedError, check_wire
 
 OLDEST_OPSET = 7
@@ -75,7 +75,7 @@ def _sort_nodes(graph: GraphProto) -> None:
         for name in node.output:
             writers.setdefault(name, index)
     reads = [
-        {writers[name] for name in _names_read(node) if name and name in writers} for node in nodes
+        {writers[name] for name in names_read(node) if name and name in writers} for node in nodes
     ]
     if all(max(each, default=-1) < index for index, each in enumerate(reads)):
         return
@@ -95,16 +95,6 @@ def _sort_nodes(graph: GraphProto) -> None:
     if len(order) == len(nodes):
         del graph.node[:]
         graph.node.extend(nodes[index] for index in order)
-
-
-def _names_read(node: NodeProto) -> Iterator[str]:
-    """Yield the names of the values that a node or its subgraphs read."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            yield from (value.name for value in graph.output)
-            for inner in graph.node:
-                yield from _names_read(inner)
 
 
 def remedy(model: ModelProto) -> str:

@@ -146,7 +146,7 @@ class Counts:
     @property
     def decoders(self) -> dict[str, int]:
         """Return the number of images by the reason why the CPU decoded them, or `BY_DEVICE`."""
-        return {why: count for why, index in _DECODED.items() if (count := self.row[index])}
+        return _decoders(self.row)
 
     def refused(self, code: Code, seconds: float) -> None:
         """Count a request that was not answered with 200. If Triton would count the request as
@@ -171,6 +171,10 @@ class Counts:
         return Totals([self.row, *more], self._max_batch)
 
 
+def _decoders(cells: Sequence[int]) -> dict[str, int]:
+    return {why: count for why, index in _DECODED.items() if (count := cells[index])}
+
+
 def folded(rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the sum of these rows as one row."""
     columns = list(zip(*rows, strict=True))
@@ -193,7 +197,7 @@ class Totals:
             if status == 200 or cells[index]
         }
 
-        self.decoded = {why: cells[index] for why, index in _DECODED.items() if cells[index]}
+        self.decoded = _decoders(cells)
 
         starts = range(_HISTOGRAMS, _SIZES, _WIDTH)
         self.duration, *phases = (_histogram(cells[start : start + _WIDTH]) for start in starts)

@@ -130,6 +130,17 @@ def _with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
                 pending += [iter(graph.node) for graph in _subgraphs(attribute)]
 
 
+def names_read(node: NodeProto) -> set[str]:
+    """Return the names of all values that a node and its subgraphs read."""
+    names: set[str] = set()
+    for each in _with_nested([node]):
+        names.update(each.input)
+        for attribute in each.attribute:
+            for graph in _subgraphs(attribute):
+                names.update(value.name for value in graph.output)  # maybe of an outer graph
+    return names
+
+
 def _subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
     if attribute.HasField("g"):
         yield attribute.g

@@ -32,7 +32,7 @@ def test_numbers_before_all_labels_are_cut_off_and_others_kept(tmp_path: Path) -
 def test_a_pipe_is_refused_before_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever opens a pipe waits for a writer, which may never come."""
+    """To open a pipe takes until another process writes to it, which may never happen."""
     pipe = tmp_path / "labels.txt"
     os.mkfifo(pipe)
 
