@@ -21,8 +21,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
-npm install --silent --no-audit --no-fund --prefix "$folder" prom-client@15.1.3 tdigest@0.1.3 \
-    >"$folder/log"
+npm install --silent --no-audit --no-fund --prefix . prom-client@15.1.3 tdigest@0.1.3 >log
 cat >"$folder/run.js" <<'JS'
 const assert = require("node:assert");
 const client = require("prom-client");
